@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 # Each process of a test would compile all of flowdist anew where this is set.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all test-lab frameworks test-late chaos gpu trust mutated docs docs-serve package check check-static coverage format bench soak clean
+.PHONY: demo test test-all test-lab frameworks newest oracle test-late chaos witnesses gpu trust mutated docs docs-serve package check check-static coverage format bench soak clean
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit("flowdist needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
@@ -26,6 +26,11 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 $(VENV)/.frameworks: $(VENV)/.dev
 	@echo "installing accelerate, transformers, Lightning, torchdata and torchft into $(VENV) ..."
 	$(INSTALL) --editable '.[dev,frameworks]'
+	@touch $@
+
+$(VENV)/.oracle: $(VENV)/.frameworks
+	@echo "installing datasets, deepspeed, hydra, pandas, pyarrow and wandb into $(VENV) ..."
+	$(INSTALL) --editable '.[dev,oracle]'
 	@touch $@
 
 $(VENV)/.docs: $(BIN)/python pyproject.toml constraints.txt
@@ -58,8 +63,32 @@ TIMES ?= 1
 frameworks: $(VENV)/.frameworks  ## those of docs/frameworks.md: a worker of each is killed, and it ends as without a kill
 	TIMES=$(TIMES) $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/frameworks
 
+NEWEST := .venv-newest
+NEWEST_PYTHON := $(NEWEST)/bin/python
+
+$(NEWEST_PYTHON):
+	$(PYTHON) -m venv $(NEWEST)
+
+newest: $(NEWEST_PYTHON)  ## the newest torch and frameworks, without constraints, in an environment of their own (about 5 GB)
+	$(NEWEST_PYTHON) -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager \
+		--editable '.[dev,frameworks]' datasets pyarrow
+	$(NEWEST_PYTHON) tools/versions.py
+	$(NEWEST_PYTHON) -m pytest -q -n 2 --dist worksteal tests/torchrun tests/frameworks
+	test ! -d tests/oracle || $(NEWEST_PYTHON) -m tests.oracle
+	$(NEWEST_PYTHON) benchmarks/recovery.py --rows none --trials $(TIMES)
+
+WORDS ?=
+
+oracle: $(VENV)/.oracle  ## hostile scripts and frameworks, as under torchrun in each entry: make oracle WORDS='--only imports'
+	$(BIN)/python -m tests.oracle $(WORDS)
+
 chaos: $(VENV)/.dev  ## the table of docs/chaos.md: each fault is played, and what was observed is written there
 	$(BIN)/python -m tests.chaos --write docs/chaos.md
+
+PAIRS ?= 60
+
+witnesses: $(VENV)/.dev  ## random jobs run, simulated and replayed: the same decisions, the same buckets of time
+	$(BIN)/python -m tests.witnesses --pairs $(PAIRS)
 
 docs: $(VENV)/.docs  ## the site in build/site; a link or an anchor that leads nowhere fails
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --builder html docs build/site
@@ -138,4 +167,4 @@ soak: $(VENV)/.dev  ## random faults against real processes: make soak MINUTES=2
 	$(BIN)/python benchmarks/soak.py --minutes $(MINUTES) --seed $(SEED)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info runs
+	rm -rf $(VENV) $(NEWEST) build dist *.egg-info runs

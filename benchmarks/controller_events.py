@@ -258,8 +258,8 @@ def heartbeats(n: int) -> Cost:
     sessions, cost = Sessions(JobOptions()), Cost()
     for node in nodes(n, 1):
         sessions.hear(Join(node.name, 1, node, "127.0.0.1", 0), 0)
-    beats = [Heartbeat(node.name, 1, 0) for node in nodes(n, 1)]
     for now in (SECOND // 2, SECOND):
+        beats = [Heartbeat(node.name, 1, 0, now - SECOND // 2) for node in nodes(n, 1)]
         start = time.process_time()
         for beat in beats:
             sessions.hear(beat, now)

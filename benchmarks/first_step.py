@@ -3,8 +3,7 @@
 Four workers on one node train under torchrun, with its shared store switched off, and under `flowdist torchrun` without
 any option. One worker is killed in the first second of the steps, and one 15 s later. The time ends with the last
 rank's first optimizer step in the new generation. Then the job is ended, and the same command is started once more: the
-time from its start to the last rank's first optimizer step. Nothing that flowdist has learned of a script is left from
-the trial before.
+time from its start to the last rank's first optimizer step.
 
 `ddp` is a script with DistributedDataParallel, AdamW and gloo. `all_reduce` is a loop of all_reduces without optimizer.
 The others are those of examples/frameworks, with a few lines before them: torch's own hook for optimizer steps writes

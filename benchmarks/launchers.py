@@ -91,7 +91,6 @@ class Job:
         self.stamps: list[Stamp] = []
         self.env = {**os.environ, "BENCH_STAMPS": str(self.stamps_dir), "BENCH_PID": str(os.getpid())}
         self.env |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-        self.env |= {"XDG_CACHE_HOME": str(folder / "cache")}  # no measurement begins with what an earlier one learned
 
     def look(self) -> list[Stamp]:
         """All stamps until now."""
@@ -224,11 +223,10 @@ class Torchrun(Job):
 
 
 class FlowdistTorchrun(Job):
-    """`flowdist torchrun` on one node, as a user types it. What it learns of the script is of this job alone."""
+    """`flowdist torchrun` on one node, as a user types it."""
 
     def __init__(self, folder: Path, size: Size, script: str = SCRIPT, arguments: tuple[str, ...] = ()) -> None:
         super().__init__(folder, size, script, arguments)
-        self.env["XDG_CACHE_HOME"] = str(folder / "cache")
         self._start()
 
     def _start(self) -> None:

@@ -1,6 +1,7 @@
 """What a controller costs with many hosts: scripted hosts join over TCP, one falls silent, and the job re-forms.
 
-    python benchmarks/many_hosts.py [--hosts 10 100 1000] [--repeats 3] [--progress] [--tls] [--json] [--write-docs]
+    python benchmarks/many_hosts.py [--hosts 10 100 1000] [--token without with] [--repeats 3] [--progress]
+        [--json] [--write-docs]
 
 The controller is a real process, alone with its journal. The hosts are a few lines of this file in two other processes:
 they speak the project's own frames over connections of their own, from an address each, send heartbeats, and obey every
@@ -9,9 +10,13 @@ of its agent. All hosts are started at once. When they have formed a world, only
 Then the last host falls silent, is lost at the end of its lease, and the others form a world without it.
 
 * An acknowledgement is the answer to a heartbeat, from the time when the host has sent it. The first pair of numbers is
-  for the time from the silence to the last start of the new world, the second for the re-formation alone.
+  while only heartbeats are sent, the second for the time from the silence to the last start of the new world.
+* With a token, every connection proves it, and is encrypted (TLS), as between real hosts. Both are measured.
 * CPU time is that of the controller process. Its share of a core is that while only heartbeats are sent, and the
-  largest of all phases. `growth` is the CPU time of a host at a size in terms of the size before: 1 is none.
+  largest of all phases. `growth` is the CPU time of a host at a size in terms of the size before: 1 is none. The
+  hosts' own CPU time, which real hosts spend elsewhere, is that of the two processes that play them, while they join:
+  an asyncio client with TLS costs as much as the controller, and the cores are shared.
+* "Memory" is the largest of the controller process.
 * "Re-formed" counts from the end of the lease, to the last report that a replica has started.
 """
 
@@ -19,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import json
 import multiprocessing
 import os
@@ -35,7 +41,7 @@ from types import TracebackType
 from typing import Any
 
 import msgspec
-from sections import write_section
+from sections import DOCS, write_section
 
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import OpenStore, StartReplica, StopReplica
@@ -69,10 +75,15 @@ RETRY_S = 0.2  # as flowdist join does
 IDLE_S = 4.0  # heartbeats alone are measured for so long
 PATIENCE_S = 120.0
 ACK_BYTES = len(encode(Acked(1, 1, 1 << 45)))
+CONTEXT = functools.cache(client_context)  # real hosts make one each, on cores of their own
 PROFILED = """
-import cProfile
+import cProfile, time
 from flowdist.runtime.controller.controller_main import main
-cProfile.run("main()", {!r})
+profile = cProfile.Profile(time.process_time)  # other processes take time, too
+try:
+    profile.runcall(main)
+finally:
+    profile.dump_stats({!r})
 """
 
 
@@ -108,6 +119,7 @@ class ScriptedHost:
         self._credentials = Credentials(token, "", f"the secret of {self._name}")
         self._running: dict[str, StartReplica] = {}
         self._step = 0
+        self._answered_ns = 0
         self.silence = asyncio.Event()
 
     async def run(self) -> None:
@@ -154,7 +166,7 @@ class ScriptedHost:
             writer.write(encode(client.hello))
             proof = client.answer(FROM_SERVER.decode(await read_frame(reader) or b""))
             if client.certificate:
-                await encrypt(writer, client_context(client.certificate))
+                await encrypt(writer, CONTEXT(client.certificate))
             writer.write(encode(proof))
             client.finish(FROM_SERVER.decode(await read_frame(reader) or b""))
         except (msgspec.MsgspecError, ConnectionRejected) as error:
@@ -171,7 +183,7 @@ class ScriptedHost:
             await asyncio.sleep(JobOptions().heartbeat_ns / 1e9)
             if self.silence.is_set():
                 return
-            writer.write(encode(Heartbeat(node, incarnation, boot_ns())))
+            writer.write(encode(Heartbeat(node, incarnation, boot_ns(), self._answered_ns)))
             self._step += 1
             for start in self._running.values() if self._progress else ():
                 event = ev.ReplicaProgressed(start.replica, start.attempt, self._step)
@@ -184,6 +196,7 @@ class ScriptedHost:
             now = boot_ns()
             match message:
                 case Acked():
+                    self._answered_ns = message.at_ns
                     self._heard.acks.append((message.sent_ns / 1e9, (now - message.sent_ns) / 1e9))
                     self._heard.received.append((now / 1e9, ACK_BYTES))
                 case Ordered():
@@ -299,7 +312,17 @@ class Controller:
 
     def cpu_s(self) -> float:
         """Return the CPU time of the process so far, in seconds."""
-        return int(Path(f"/proc/{self.process.pid}/schedstat").read_text().split()[0]) / 1e9  # it has one thread
+        return cpu_s_of(self.process.pid)
+
+    def memory_mb(self) -> float:
+        """Return the largest resident size of the process so far, in MB."""
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024 / 1e6
+
+
+def cpu_s_of(pid: int) -> float:
+    """Return the CPU time of a process so far, in seconds; it has one thread."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 def job(hosts: int) -> RoleGraph:
@@ -319,12 +342,13 @@ def job(hosts: int) -> RoleGraph:
 
 @dataclass
 class Phase:
-    """One part of a measurement: when it was, and the CPU time of the controller in it, in seconds."""
+    """One part of a measurement: when it was, and the CPU time in it of controller and hosts, in seconds."""
 
     name: str
     began_s: float = 0.0
     ended_s: float = 0.0
     cpu_s: float = 0.0
+    hosts_cpu_s: float = 0.0
 
 
 class Measurement:
@@ -335,15 +359,16 @@ class Measurement:
         hosts: int,
         processes: int,
         *,
-        tls: bool = False,
+        token: bool = False,
         progress: bool = False,
         idle_s: float = IDLE_S,
         profile: str = "",
     ) -> None:
         self._hosts, self._progress, self._idle_s = hosts, progress, idle_s
         self._processes = min(processes, hosts)
-        self._token, self._profile = SECRET if tls else "", profile
+        self._token, self._profile = SECRET if token else "", profile
         self._phases: list[Phase] = []
+        self._memory_mb = 0.0
 
     def run(self) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="many-hosts-") as folder:
@@ -353,6 +378,7 @@ class Measurement:
                 players = [self._player(index, controller.endpoint) for index in range(self._processes)]
                 try:
                     self._go_through(controller, lines, players)
+                    self._memory_mb = controller.memory_mb()
                     heard = [self._end(pipe) for _, pipe in players]
                 finally:
                     for process, _ in players:
@@ -378,29 +404,30 @@ class Measurement:
         return heard
 
     def _go_through(self, controller: Controller, lines: Iterator[Line], players: list[tuple[Any, Pipe]]) -> None:
-        self._phase(controller, "form")
+        pids = [process.pid for process, _ in players]
+        self._phase(controller, pids, "form")
         self._until_running(lines, 1, self._hosts)
-        self._phase(controller, "idle")
+        self._phase(controller, pids, "idle")
         until = time.monotonic() + self._idle_s
         while self._progress and time.monotonic() < until:
             next(lines)
         time.sleep(max(0.0, until - time.monotonic()))
-        self._phase(controller, "fall silent")
+        self._phase(controller, pids, "fall silent")
         silent = self._hosts - 1
         players[silent % self._processes][1].send(silent)
         self._until(lines, ev.NodeSilent)
-        self._phase(controller, "re-form")
+        self._phase(controller, pids, "re-form")
         self._until_running(lines, 2, self._hosts - 1)
-        self._phase(controller, "")
+        self._phase(controller, pids, "")
 
-    def _phase(self, controller: Controller, name: str) -> None:
-        """End the present phase, and begin the next one; empty: none."""
-        now, cpu_s = boot_ns() / 1e9, controller.cpu_s()
+    def _phase(self, controller: Controller, players: list[int], name: str) -> None:
+        """End the present phase, and begin the next one; empty: none. `players` are the processes of the hosts."""
+        now, cpu_s, hosts_cpu_s = boot_ns() / 1e9, controller.cpu_s(), sum(cpu_s_of(pid) for pid in players)
         if self._phases:
             last = self._phases[-1]
-            last.ended_s, last.cpu_s = now, cpu_s - last.cpu_s
+            last.ended_s, last.cpu_s, last.hosts_cpu_s = now, cpu_s - last.cpu_s, hosts_cpu_s - last.hosts_cpu_s
         if name:
-            self._phases.append(Phase(name, now, cpu_s=cpu_s))
+            self._phases.append(Phase(name, now, cpu_s=cpu_s, hosts_cpu_s=hosts_cpu_s))
 
     def _until(self, lines: Iterator[Line], kind: type) -> None:
         if not any(isinstance(line, Record) and isinstance(line.event, kind) for line in lines):
@@ -426,6 +453,9 @@ class Measurement:
         whole = self._part(self._phases, heard)
         return {
             "hosts": self._hosts,
+            "token": bool(self._token),
+            "memory_mb": self._memory_mb,
+            "us_per_heartbeat": 1e6 * phases["idle"]["cpu_s"] / max(1, phases["idle"]["acks"]),
             "formed_s": phases["form"]["s"],
             "re_formed_s": phases["re-form"]["s"],
             "cpu_ms_per_host": whole["cpu_ms_per_host"],
@@ -446,6 +476,7 @@ class Measurement:
         return {
             "s": ended_s - began_s,
             "cpu_s": cpu_s,
+            "hosts_cpu_s": sum(phase.hosts_cpu_s for phase in phases),
             "cores": cpu_s / (ended_s - began_s),
             "cpu_ms_per_host": 1e3 * cpu_s / self._hosts,
             "acks": len(acks),
@@ -468,19 +499,35 @@ def median_of(results: list[dict[str, Any]]) -> dict[str, Any]:
 def table(results: list[dict[str, Any]]) -> str:
     """Return the results as a table for docs/benchmarks.md."""
     lines = [
-        "| hosts | formed after | re-formed after | acknowledgements p50, p99 | ... while it re-forms "
-        "| controller, cores | CPU per host | growth | bytes to a host |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| hosts | token | formed after | re-formed after | acknowledgements p50, p99 | ... while one is lost "
+        "| controller, cores | memory | CPU per heartbeat | CPU per host | growth | hosts' own, to join "
+        "| bytes to a host |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for each in results:
-        loss, again = each["loss"], each["re-form"]
         lines.append(
-            f"| {each['hosts']:,} | {each['formed_s']:.2f} s | {each['re_formed_s']:.2f} s | "
-            f"{_times(loss)} | {_times(again)} | "
-            f"{each['idle']['cores']:.2f}, at most {each['cores_max']:.2f} | {each['cpu_ms_per_host']:.2f} ms | "
-            f"{each['growth']:.2f} | {each['bytes_per_host']:,.0f} |"
+            f"| {each['hosts']:,} | {'yes' if each['token'] else 'no'} | {each['formed_s']:.2f} s | "
+            f"{each['re_formed_s']:.2f} s | {_times(each['idle'])} | {_times(each['loss'])} | "
+            f"{each['idle']['cores']:.2f}, at most {each['cores_max']:.2f} | {each['memory_mb']:.0f} MB | "
+            f"{each['us_per_heartbeat']:.0f} us | {each['cpu_ms_per_host']:.2f} ms | {each['growth']:.2f} | "
+            f"{1e3 * each['form']['hosts_cpu_s'] / each['hosts']:.2f} ms | {each['bytes_per_host']:,.0f} |"
         )
     return "\n".join(lines)
+
+
+def short_table(results: list[dict[str, Any]]) -> str:
+    """Return what users of many hosts want to know, as a table for docs/hosts.md: a row for each question."""
+    results = [each for each in results if each["hosts"] >= 100]
+    sizes = [f"{each['hosts']:,}{', token' if each['token'] else ''}" for each in results]
+    rows = {
+        "all are started at once: the job forms after": [f"{each['formed_s']:.2g} s" for each in results],
+        "one is lost: the others re-form after its lease, in": [f"{each['re_formed_s']:.2g} s" for each in results],
+        "heartbeats are answered in (half, 99 %)": [_times(each["idle"]) for each in results],
+        "memory of the controller": [f"{each['memory_mb']:.0f} MB" for each in results],
+        "sent to each host": [f"{each['bytes_per_host'] / 1e3:.1f} kB" for each in results],
+    }
+    lines = [f"| scripted hosts, on two cores | {' | '.join(sizes)} |", "|---" * (len(sizes) + 1) + "|"]
+    return "\n".join(lines + [f"| {name} | {' | '.join(cells)} |" for name, cells in rows.items()])
 
 
 def _times(part: dict[str, float]) -> str:
@@ -497,21 +544,30 @@ def main() -> None:
         "--repeats", type=int, default=1, help="jobs of each size; the one with the median CPU time counts"
     )
     parser.add_argument("--progress", action="store_true", help="each host reports a step with each heartbeat")
-    parser.add_argument("--tls", action="store_true", help="with a token, and encrypted")
+    parser.add_argument(
+        "--token", choices=("without", "with"), nargs="+", default=["without", "with"], help="without, with, or both"
+    )
     parser.add_argument("--profile", default="", help="file for the profile (cProfile) of the last controller")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
-    parser.add_argument("--write-docs", action="store_true", help="put the table into docs/benchmarks.md")
+    parser.add_argument(
+        "--write-docs", action="store_true", help="put the tables into docs/benchmarks.md and docs/hosts.md"
+    )
     options = parser.parse_args()
-    how = {"tls": options.tls, "progress": options.progress, "profile": options.profile}
+    how = {"progress": options.progress, "profile": options.profile}
     results: list[dict[str, Any]] = []
-    for hosts in options.hosts:
-        repeats = [Measurement(hosts, options.processes, **how).run() for _ in range(options.repeats)]
-        result = median_of(repeats)
-        result["growth"] = result["cpu_ms_per_host"] / (results or [result])[-1]["cpu_ms_per_host"]
-        results.append(result)
+    for word in options.token:
+        before: dict[str, Any] = {}  # the size before
+        for hosts in options.hosts:
+            repeats = [
+                Measurement(hosts, options.processes, token=word == "with", **how).run() for _ in range(options.repeats)
+            ]
+            result = median_of(repeats)
+            result["growth"] = result["cpu_ms_per_host"] / (before or result)["cpu_ms_per_host"]
+            results.append(before := result)
     print(json.dumps(results) if options.json else table(results))
     if options.write_docs:
         write_section("many hosts", table(results))
+        write_section("many hosts", short_table(results), DOCS.with_name("hosts.md"))
     sys.exit(any(result["rejoins"] for result in results))
 
 

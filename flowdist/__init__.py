@@ -6,10 +6,9 @@ flowdist.worker` in a training script imports nothing but the standard library.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from flowdist._version import __version__
 
+TYPE_CHECKING = False  # typing is imported by no worker that does not need it
 if TYPE_CHECKING:
     from flowdist.dsl import Node, On, Resources, Restart, Role, Secret, Template, Topology, Workload
     from flowdist.launching.caller import launch

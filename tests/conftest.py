@@ -20,8 +20,6 @@ settings.load_profile("ci" if os.environ.get("CI") else "usual")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Tests of the learned preload turn it on, with a cache of their own. The others must not write that of the user.
-    os.environ["FLOWDIST_LEARNED_PRELOAD"] = "0"
     # A shell starts a background command with SIGINT ignored, and every process of a test would inherit that.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -26,12 +26,12 @@ from flowdist.advice.alternatives import (
 )
 from flowdist.advice.comparison import Gain, compare
 from flowdist.advice.intervals import Bounds, Point, best_of, bounds_of, sweep
-from flowdist.advice.playing import Job, Mode, Outcome, leading_role, mode_of, play
+from flowdist.advice.playing import Job, Mode, Outcome, faults_of, leading_role, mode_of, play
 from flowdist.dsl.problems.problem import TopologyProblems
 from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import FaultError
 from flowdist.graph import RoleGraph, format_duration
-from flowdist.report.goodput import Estimate, daly_ns, estimate
+from flowdist.report.goodput import Estimate, daly_ns, estimate, needed_text
 from flowdist.sim.macro.scope import MacroRefused
 
 MOST = 0.8  # of the largest gain in goodput: one spare node that has it is better than two
@@ -144,10 +144,11 @@ class _Advisor:
         measured = [one for change in kept if (one := self._measure(today, (change,))) is not None]
         measured.sort(key=_worth, reverse=True)
         failed = [outcome for outcome in today if outcome.failed]
+        fewest = min((one.gain.faults for one in measured if one.gain.faults is not None), default=faults_of(today))
         advice = Advice(
             mode=self._mode,
             role=self._role.name,
-            goodput=estimate([outcome.goodput for outcome in today]),
+            goodput=estimate([outcome.goodput for outcome in today], faults_of(today)),
             failed=(len(failed), failed[0].reason if failed else ""),
             points=self._points,
             best_ns=self._best_ns,
@@ -156,7 +157,10 @@ class _Advisor:
             measured=measured,
             together=None,
             tried=self._tried,
-            notes=_notes(self._job, self._role.workload.depends_on_size, measured),
+            notes=[
+                *_notes(self._job, self._role.workload.depends_on_size, measured),
+                *filter(None, [needed_text(len(today), fewest)]),
+            ],
         )
         joined = [change for one in advice.joined for change in one.changes]
         return advice._replace(together=self._measure(today, tuple(joined)) if len(joined) > 1 else None)
@@ -202,7 +206,7 @@ class _Advisor:
         graph = with_interval(self._job.graph, self._role, interval_ns)
         what = f"{self._role.name} saves every {format_duration(interval_ns)}"
         found = self._play(self._job._replace(graph=graph), self._question.choosing, what)
-        goodput = estimate([outcome.goodput for outcome in found])
+        goodput = estimate([outcome.goodput for outcome in found], faults_of(found))
         return Point(interval_ns, goodput.mean, goodput.half, sum(outcome.failed for outcome in found))
 
     def _measure(self, today: list[Outcome], changes: tuple[Change, ...]) -> Measured | None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from flowdist.advice.playing import Outcome
+from flowdist.advice.playing import Outcome, faults_of
 from flowdist.graph import HOUR
 from flowdist.report.goodput import Estimate, estimate
 
@@ -31,6 +31,7 @@ class Gain(NamedTuple):
         failed: Runs that fail today.
         still_failed: Runs that fail with the change.
         ended: Runs that fail today and do not fail with the change.
+        faults: Faults at random in all runs today, or with the change if these are fewer; None: the plan has no rates.
     """
 
     goodput: Estimate
@@ -41,6 +42,7 @@ class Gain(NamedTuple):
     failed: int
     still_failed: int
     ended: int
+    faults: int | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -80,10 +82,12 @@ def compare(today: Sequence[Outcome], other: Sequence[Outcome], units: tuple[int
     pairs = list(zip(today, other, strict=True))
     assert all(one.seed == two.seed for one, two in pairs), "differences are those of the same seeds"
     saved = _hours_saved(today, other, units)
-    hours = estimate(saved) if saved else None
+    counts = [count for count in (faults_of(today), faults_of(other)) if count is not None]
+    faults = min(counts, default=None)
+    hours = estimate(saved, faults) if saved else None
     paid = math.fsum(units[0] * one.lasted_ns / HOUR for one in today) / len(today)
     return Gain(
-        goodput=estimate([two.goodput - one.goodput for one, two in pairs]),
+        goodput=estimate([two.goodput - one.goodput for one, two in pairs], faults),
         hours=hours,
         share=hours.mean / paid if hours is not None and paid else 0.0,
         better=sum(two.goodput > one.goodput for one, two in pairs),
@@ -91,6 +95,7 @@ def compare(today: Sequence[Outcome], other: Sequence[Outcome], units: tuple[int
         failed=sum(one.failed for one in today),
         still_failed=sum(two.failed for two in other),
         ended=sum(one.failed and not two.failed for one, two in pairs),
+        faults=faults,
     )
 
 

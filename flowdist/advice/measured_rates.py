@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -10,10 +9,10 @@ from flowdist.faults.grammar import Fault
 from flowdist.graph import MINUTE, RoleGraph, format_duration
 from flowdist.graph.units import DAY
 from flowdist.record.journal import Header, Line
+from flowdist.report.goodput import poisson_95
 from flowdist.sim.reconstruct import reconstruct
 
 NODE_KINDS, REPLICA_KINDS = ("kill", "lost", "leave", "preempt"), ("kill", "exit", "oom", "hang")
-NORMAL_95 = 1.96
 
 
 class Record(NamedTuple):
@@ -104,16 +103,3 @@ def _whole(ns: int) -> int:
 def _number(rate: float) -> str:
     """Return a number with three digits as the grammar of rates reads it: 0.0125, 2.5, 1440."""
     return f"{rate:.3g}" if rate < 1000 else f"{rate:.0f}"
-
-
-def poisson_95(count: int) -> tuple[float, float]:
-    """Return the limits of the 95 % confidence interval of a Poisson mean, from one count.
-
-    The exact limits are quantiles of the chi-squared distribution (Garwood, "Fiducial limits for the Poisson
-    distribution", Biometrika 28, 1936). They are approximated here as in Wilson and Hilferty, "The distribution of
-    chi-square", PNAS 17, 1931.
-    """
-    above = count + 1
-    high = above * (1 - 1 / (9 * above) + NORMAL_95 / (3 * math.sqrt(above))) ** 3
-    low = count * (1 - 1 / (9 * count) - NORMAL_95 / (3 * math.sqrt(count))) ** 3 if count else 0.0
-    return max(0.0, low), high

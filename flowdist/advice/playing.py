@@ -52,7 +52,8 @@ class Outcome(NamedTuple):
     """Numbers by which one run is judged.
 
     `goodput` is the productive share of the time, as `flowdist simulate` prints it. `work` is what was kept, in a unit
-    that is the same for all runs of a job and its alternatives. `restarts` counts generations after the first.
+    that is the same for all runs of a job and its alternatives. `restarts` counts generations after the first, and
+    `faults` those that rates have brought; None: the plan has no rates.
     """
 
     seed: int
@@ -62,6 +63,7 @@ class Outcome(NamedTuple):
     failed: bool
     restarts: int
     reason: str = ""
+    faults: int | None = None
 
 
 class Budget(NamedTuple):
@@ -170,9 +172,10 @@ def play(job: Job, mode: Mode, seeds: Sequence[int], tell: Callable[[], None] = 
     scope = scope_of(job.graph, job.plan) if mode == "macro" else None
     for seed in seeds:
         if scope is not None:
-            found.append(_of_macro(seed, Macro(scope, job.plan, seed=seed).run(job.until_ns), scope.role))
+            outcome = _of_macro(seed, Macro(scope, job.plan, seed=seed).run(job.until_ns), scope.role)
         else:
-            found.append(_in_protocol_mode(job, seed))
+            outcome = _in_protocol_mode(job, seed)
+        found.append(outcome if job.plan.rates else outcome._replace(faults=None))
         tell()
     return found
 
@@ -194,7 +197,8 @@ def _of_macro(seed: int, result: MacroResult, role: RoleSpec) -> Outcome:
     steps = result.step - result.unsaved_steps
     work = float(steps) if role.workload.depends_on_size else float(result.spent["productive"])
     failed = result.outcome == "failed"
-    return Outcome(seed, result.goodput, result.now, work, failed, max(0, result.generations - 1), result.reason)
+    restarts, faults = max(0, result.generations - 1), result.by_rate.total()
+    return Outcome(seed, result.goodput, result.now, work, failed, restarts, result.reason, faults)
 
 
 def _of_protocol(seed: int, result: SimResult, graph: RoleGraph) -> Outcome:
@@ -206,5 +210,12 @@ def _of_protocol(seed: int, result: SimResult, graph: RoleGraph) -> Outcome:
         work = float(sum(model.step_at(result.now) - model.unsaved_steps for model in models))
     restarts = max((model.generation for model in models), default=1) - 1
     failed = result.job.outcome == "failed"
-    goodput = goodput_of(graph, result.spent)
-    return Outcome(seed, goodput, result.now, work, failed, max(0, restarts), result.job.ending_reason or "")
+    goodput, faults = goodput_of(graph, result.spent) or 0.0, result.by_rate.total()
+    reason = result.job.ending_reason or ""
+    return Outcome(seed, goodput, result.now, work, failed, max(0, restarts), reason, faults)
+
+
+def faults_of(outcomes: Sequence[Outcome]) -> int | None:
+    """Return how many faults rates have brought in all of these runs; None: their plan has no rates."""
+    counts = [outcome.faults for outcome in outcomes if outcome.faults is not None]
+    return sum(counts) if counts else None

@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 import click
 
 from flowdist import __version__
+from flowdist.cli.shared.common import COMPLETION, fail
 from flowdist.errors import FlowdistError
+from flowdist.runtime.replaced import replacement
 from flowdist.text.streams import open_closed_streams, print_printable_only
 
+REPLACED_HELP = "install into another environment while runs go on; flowdist list shows how they ended"
 BEFORE, RUN, DURING, AFTER = "Before anything runs", "Run", "While it runs", "Afterwards"
 AS_JSON = "flowdist.as_json"
-COMPLETION = "_FLOWDIST_COMPLETE"  # a shell sets it to complete what the user types: docs/install.md
 
 
 class Verb(NamedTuple):
@@ -66,6 +68,20 @@ VERBS = {
 }
 
 
+WORDS_OF_OTHERS = {  # what users try that is no verb, and the command line that they mean
+    "help": "flowdist --help, or flowdist run --help",
+    "version": "flowdist --version",
+    "resume": "flowdist run --resume latest, or with the name of a run",
+    "restart": "flowdist run --resume latest, or with the name of a run",
+    "attach": "flowdist logs -f, or flowdist status --watch",
+    "stop": "flowdist cancel",
+    "kill": "flowdist cancel --now",
+    "ps": "flowdist list",
+    "ls": "flowdist list",
+    "init": "flowdist new NAME",
+}
+
+
 class _LazyGroup(click.Group):
     """Group of all verbs; the file of a verb is imported when the verb is called."""
 
@@ -92,10 +108,9 @@ class _LazyGroup(click.Group):
         except click.UsageError as error:
             if not ctx.meta[AS_JSON]:
                 raise
-            from flowdist.cli.shared.common import fail  # not needed by --help
-
             usage = error.ctx.command_path if error.ctx is not None else "flowdist"
-            message, _, help = error.format_message().partition("\nhelp: ")
+            help: str = getattr(error, "help", "")  # of an `UnknownOption`
+            message = error.message if help else error.format_message()
             fail(FlowdistError(message, help=help or f"see {usage} --help"), as_json=True)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -109,16 +124,22 @@ class _LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the verb; for an unknown one, raise a usage error that names the closest verb or all of them."""
+        """Find the verb; for an unknown one, raise a usage error that names what is meant, or all verbs."""
         if args and not args[0].startswith("-") and args[0] not in VERBS:
-            close = difflib.get_close_matches(args[0], VERBS, n=1)
-            hint = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(VERBS)}"
-            raise click.UsageError(f"no such command {args[0]!r}; {hint}", ctx)
+            raise click.UsageError(f"no such command {args[0]!r}; {_meant(args[0])}", ctx)
         return super().resolve_command(ctx, args)
 
 
+def _meant(word: str) -> str:
+    """Return what a user may have meant by a word that is no verb; if that is not known, all verbs."""
+    if word in WORDS_OF_OTHERS:
+        return f"write {WORDS_OF_OTHERS[word]}"
+    close = difflib.get_close_matches(word, VERBS, n=1)
+    return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(VERBS)}"
+
+
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="flowdist")
+@click.version_option(__version__, "-V", "--version", prog_name="flowdist")
 def cli() -> None:
     """Declare multi-role distributed training, run it elastically, and test its failures before they happen.
 
@@ -134,4 +155,11 @@ def main() -> None:
         sys.stdout.reconfigure(errors="replace")  # output of workers may have characters that this terminal lacks
     if COMPLETION not in os.environ:  # click writes what a shell asks for as bytes, and the shell quotes it
         print_printable_only()
-    cli(prog_name="flowdist", complete_var=COMPLETION)
+    try:
+        cli(prog_name="flowdist", complete_var=COMPLETION)
+    except Exception as error:
+        if not (cause := replacement()):
+            raise
+        text = f"error: flowdist itself has failed: {cause} ({type(error).__name__}: {error})"
+        click.echo(f"{text}\nhelp: {REPLACED_HELP}", err=True)
+        sys.exit(os.EX_SOFTWARE)  # `fail` would import more

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from flowdist.cli.shared.common import print_json, verb
+from flowdist.cli.shared.completion import complete_node, complete_size, nodes_of
 from flowdist.cli.shared.options import gathered, json_option, runs_option
 from flowdist.cli.shared.runs import RunOptions, run_option, run_options, statuses
 from flowdist.cli.shared.terminal import paint
@@ -26,12 +27,12 @@ POLL_S = 0.2  # interval at which --wait reads the status
 DIGITS_MAX = 9  # as in --scale of run: a longer number is not a size, and may not fit the message
 
 run_options_of_order = gathered("named", RunOptions, run_option, runs_option, json_option)
-nodes_argument = click.argument("nodes", nargs=-1, required=True, metavar="NODE...")
+nodes_argument = click.argument("nodes", nargs=-1, required=True, metavar="NODE...", shell_complete=complete_node)
 wait_option = click.option("--wait", "wait", is_flag=True, help="Wait until it is done, not for the decision alone.")
 
 
 @verb("scale")
-@click.argument("sizes", nargs=-1, required=True, metavar="ROLE=N...")
+@click.argument("sizes", nargs=-1, required=True, metavar="ROLE=N...", shell_complete=complete_size)
 @run_options_of_order
 @wait_option
 def scale(named: RunOptions, sizes: tuple[str, ...], wait: bool) -> None:
@@ -203,19 +204,8 @@ def _name_help(order: Operation, name: str, graph: RoleGraph, run_dir: Path) -> 
     if isinstance(order, ScaleRequested):
         known = [role.name for role in graph.roles]
         return [did_you_mean(name, known)] if name not in known else []
-    nodes = _nodes_of(run_dir, graph)
+    nodes = nodes_of(run_dir, graph)
     return [node_help(name, nodes)] if nodes and name not in nodes else []
-
-
-def _nodes_of(run_dir: Path, graph: RoleGraph) -> list[str]:
-    """Return the names of a run's nodes, those that have joined it included; of a run that is over, the topology's."""
-    from flowdist.runtime.run_folder.runs import describe  # as in `RunOptions.find`
-
-    try:
-        joined = [node.name for node in describe(run_dir).nodes]  # in the order in which they have joined
-        return sorted(joined, key=lambda name: (len(name), name))
-    except FlowdistError:
-        return [node.name for node in graph.cluster.nodes]
 
 
 def _wait(run_dir: Path, until: Callable[[Status], bool]) -> None:

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from flowdist.dsl.oneline import name_from, written_at
 from flowdist.dsl.problems.places import CallSite, call_site
-from flowdist.dsl.problems.problem import Problem, TopologyProblems, did_you_mean
+from flowdist.dsl.problems.problem import Problem, Problems, TopologyProblems, did_you_mean
+from flowdist.dsl.read.resources import shared_sizes
 from flowdist.dsl.topology import Topology
 from flowdist.dsl.words import Node, Restart
 from flowdist.torchrun.conf import DEAD_TIMERS, TIMERS, as_duration, entries_of, pair_of
@@ -28,6 +29,8 @@ DEBUG = {
     "TORCH_SHOW_CPP_STACKTRACES": "1",
 }
 PROCS_MAX = 100_000
+BARE = r"\d{1,6}"  # -j without an x
+BACKENDS = ("c10d", "static")  # of torchrun's rendezvous: those that need no service of their own
 # TorchX's macros, and what they become. `.` is the working folder of the workers: there is no image.
 MACROS = {"app_id": "${run_id}", "replica_id": "${replica_index}", "rank0_env": "MASTER_ADDR", "img_root": "."}
 REFUSED_MACROS = {
@@ -57,6 +60,7 @@ def ddp(
     j: str = "1x2",
     env: Mapping[str, str] | None = None,
     max_retries: int = 0,
+    rdzv_backend: str = "c10d",
     rdzv_conf: str | None = None,
     mounts: Sequence[str] = (),
     image: str | None = None,
@@ -71,9 +75,10 @@ def ddp(
         name: `{experiment}/{run}`; an empty run is named after the script or module.
         h: Name of a size in flowdist.toml, instead of cpu, gpu and memMB.
         cpu, gpu, memMB: Cores, GPUs and megabytes (of 10**6 bytes) of one node.
-        j: `[MIN:]NNODESxNPROC`, such as `2x8` or `2:4x8`.
+        j: `[MIN:]NNODESxNPROC`, such as `2x8` or `2:4x8`; `2` alone is one node with two processes.
         env: Variables added to the environment of the workers.
         max_retries: Number of failures that restart the job; the next one fails it.
+        rdzv_backend: `c10d` or `static`, which are the same here: node N is always replica N.
         rdzv_conf: `join_timeout=600,last_call_timeout=30`: how long the job waits below its minimum of nodes, and for
             more nodes below its maximum, in seconds. torchrun's other timers change nothing.
         mounts, image, metadata: Refused: processes on this machine see its files, and no scheduler starts them.
@@ -85,7 +90,7 @@ def ddp(
     Raises:
         TopologyProblems: An argument cannot be read or cannot be honoured.
     """
-    _check(script, m, mounts, image, metadata, max_retries)
+    _check(script, m, mounts, image, metadata, max_retries, rdzv_backend)
     size = parse_j(j)
     program = script or (m or "").rpartition(".")[2]
     experiment, run = names_of(name, program)
@@ -127,7 +132,8 @@ def spmd(
 
     Args:
         args: Arguments of the script or module.
-        script, m, name, h, gpu, j, env, max_retries, mounts, image, metadata, debug: As for `ddp`.
+        script, m, name, h, gpu, env, max_retries, mounts, image, metadata, debug: As for `ddp`.
+        j: As for `ddp`, except that `2` alone is two nodes with a process for each GPU of a node.
 
     Returns:
         A topology that can be compiled, as that of `ddp`.
@@ -136,7 +142,24 @@ def spmd(
         TopologyProblems: An argument cannot be read or cannot be honoured.
     """
     options = locals()  # the parameters: there is no other local variable yet
+    if re.fullmatch(BARE, nodes := str(j).strip()):
+        options["j"] = f"{nodes}x{_gpus_of_node(h, gpu, nodes)}"
     return ddp(*options.pop("args"), **options)
+
+
+def _gpus_of_node(h: str | None, gpu: int, nodes: str) -> int:
+    """Return the number of GPUs of a node, for `-j NODES` without a number of processes.
+
+    Raises:
+        TopologyProblems: A node has none (FD153).
+    """
+    if h is not None:
+        size = shared_sizes(Path(_caller().file).parent, Problems()).get(h)
+        gpu = size.gpu if size is not None else 1  # the compiler reports the unknown name
+    if gpu < 1:
+        message = f"-j {nodes}: as many processes as a node has GPUs are meant, and it has none"
+        _refuse("FD153", message, f"write -j {nodes}x8 for 8 processes on each node, or --gpu 8")
+    return gpu
 
 
 def _node_fields(h: str | None, cpu: float, gpu: int, megabytes: int) -> dict[str, Any]:
@@ -208,6 +231,7 @@ def _check(
     image: str | None,
     metadata: Mapping[str, str] | None,
     max_retries: int,
+    rdzv_backend: str,
 ) -> None:
     """Raise TopologyProblems (FD154) for arguments of TorchX that contradict each other or cannot be honoured."""
     if (script is None) == (m is None):
@@ -222,14 +246,15 @@ def _check(
     if metadata:
         words = ",".join(f"{key}={value}" for key, value in metadata.items())
         _refuse("FD154", f"--metadata {words}: no scheduler gets it", "leave it out, or write it into --env")
+    if rdzv_backend not in BACKENDS:
+        help = f"leave it out, or write one of {', '.join(BACKENDS)}"
+        _refuse("FD154", f"--rdzv_backend {rdzv_backend}: no service is needed here", help)
     if max_retries < 0:
         _refuse("FD154", f"--max_retries {max_retries} is below 0", "write --max_retries 0, or leave it out")
 
 
 def parse_j(j: str) -> Size:
-    """Return the size that `[MIN:]NNODESxNPROC` describes; without MIN, the minimum is NNODES.
-
-    A bare number is refused, because TorchX reads it in two ways.
+    """Return the size that `[[MIN:]NNODESx]NPROC` describes; without MIN, the minimum is NNODES, and that is 1.
 
     Args:
         j: The text, such as `2x8` or `2:4x8`.
@@ -239,14 +264,10 @@ def parse_j(j: str) -> Size:
             (FD153).
     """
     text = str(j).strip()
-    if re.fullmatch(r"\d{1,6}", text):
-        message = f"-j {text} can be read in two ways"
-        ways = f"1 node with {text} processes (-j 1x{text}), or {text} nodes with one process for each GPU"
-        _refuse("FD153", message, f"{ways} (-j {text}x8 where each has 8)")
-    match = re.fullmatch(r"(?:(\d{1,6}):)?(\d{1,6})x(\d{1,6})", text)
+    match = re.fullmatch(r"(?:(?:(\d{1,6}):)?(\d{1,6})x)?(\d{1,6})", text)
     if match is None:
         _refuse("FD153", f"-j {text} cannot be read", "write [MIN:]NNODESxNPROC, as in -j 2x8 or -j 2:4x8")
-    size = Size(int(match[1] or match[2]), int(match[2]), int(match[3]))
+    size = Size(int(match[1] or match[2] or 1), int(match[2] or 1), int(match[3]))
     if min(size) < 1 or max(size) > PROCS_MAX:
         _refuse("FD153", f"-j {text} has a number that is not from 1 to {PROCS_MAX:,}", "write -j 1x1 or more")
     if size.low > size.high:

@@ -35,8 +35,9 @@ from flowdist.control.membership.formation import (
     why_not_admitted,
 )
 from flowdist.control.membership.gpus import lose_gpu
-from flowdist.control.membership.nodes import comes_back_empty, give_up_node, join, lose_node, warmed_up
+from flowdist.control.membership.nodes import comes_back_empty, give_up_node, join, lose_node, note_still, warmed_up
 from flowdist.control.membership.operator import apply_operation
+from flowdist.control.membership.restores import note_restore
 from flowdist.control.membership.versions import note_acknowledged, note_checked, note_published, why_not_fresh
 from flowdist.control.placement.placement import explain
 from flowdist.control.protocol import events as ev
@@ -117,19 +118,16 @@ def _record(job: JobState, event: ev.Event) -> None:
             _store_opened(job, event)
         case ev.NodeWarm():
             warmed_up(job, event.node)
-        case ev.NodeLeft():
-            lose_node(job, event.node, f"{event.node} left", "it left", asked=True)
-        case ev.NodeGone():
-            lose_node(job, event.node, f"{event.node} lost ({event.cause})", event.cause)
+        case ev.NodeLeft() | ev.NodeGone() | ev.NodeSilent():
+            _node_lost(job, event)
         case ev.NodeSuspected():
             note_suspected(job, event.node)
-        case ev.NodeSilent():
-            because = f"not heard for {format_duration(job.graph.options.silent_after_ns)}"
-            lose_node(job, event.node, f"{event.node} lost ({because})", because)
         case ev.NodeHeard():
-            note_heard(job, event.node)
+            note_heard(job, event.node, job.now if event.up_ns is None else event.up_ns)
         case ev.NodePreempted():
             preempt(job, event)
+        case ev.NodeStandsStill():
+            note_still(job, event)
         case ev.GpuFailed():
             lose_gpu(job, event)
         case ev.StoreLost():
@@ -174,7 +172,16 @@ def _joined(job: JobState, event: ev.NodeJoined) -> None:
         judge_recorded(job)
     for item in join(job, event):
         _record_item(job, item)
-    note_heard(job, event.node)
+    note_heard(job, event.node, job.now)
+
+
+def _node_lost(job: JobState, event: ev.NodeLeft | ev.NodeGone | ev.NodeSilent) -> None:
+    if isinstance(event, ev.NodeLeft):
+        lose_node(job, event.node, f"{event.node} left", "it left", asked=True)
+        return
+    silent = f"not heard for {format_duration(job.graph.options.silent_after_ns)}"
+    because = event.cause if isinstance(event, ev.NodeGone) else silent
+    lose_node(job, event.node, f"{event.node} lost ({because})", because)
 
 
 def _record_of_replica(job: JobState, replica: Replica, event: ev.AttemptEvent) -> None:
@@ -230,6 +237,8 @@ def _progressed(job: JobState, replica: Replica, event: ev.ReplicaProgressed | e
         if event.steps > world.counted:
             world.counted, world.progressed = event.steps, True
     else:
+        if replica.step <= 0 < event.step:
+            note_restore(job, replica, event.step)
         replica.step = event.step
         if event.step > world.step:
             world.step, world.progressed = event.step, True

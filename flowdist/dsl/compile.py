@@ -19,7 +19,7 @@ from flowdist.dsl.problems.problem import Problems, did_you_mean
 from flowdist.dsl.read.cluster import read_cluster, read_heartbeat_and_lease
 from flowdist.dsl.read.commands import MACROS, check_found, macros_of, read_command, read_hook, way_of
 from flowdist.dsl.read.env import read_env
-from flowdist.dsl.read.fields import DOUBLE, NAME, RESERVED, Fields, owner_of, parse_sizes
+from flowdist.dsl.read.fields import DOUBLE, PART_NAME, RESERVED, Fields, owner_of, parse_sizes
 from flowdist.dsl.read.models import check_model, model_of
 from flowdist.dsl.read.parallel import read_parallel
 from flowdist.dsl.read.placement import read_placement
@@ -67,8 +67,8 @@ def compile_topology(topology: Topology, problems: Problems, *, is_complete: boo
     cluster = read_cluster(top, sizes)
     usual = RoleSpec("", ())
     shared = {name: top.duration(name, getattr(usual, f"{name}_ns")) for name in SHARED}
-    if not NAME.fullmatch(topology.name) and not top.is_wrong("name"):
-        top.error("FD102", "name", "its name cannot name a folder", "use lower case letters, digits and hyphens")
+    if not PART_NAME.fullmatch(topology.name) and not top.is_wrong("name"):
+        top.error("FD102", "name", "its name cannot name a folder", "use lower case letters, digits, - and _")
     compiler = _RoleCompiler(topology, folder, shared, cluster, sizes, problems)
     roles = tuple(compiler.compile(role) for role in topology.roles)
     beat_ns, lease_ns = read_heartbeat_and_lease(top)
@@ -160,7 +160,7 @@ class _RoleCompiler:
         workdir = fields.path("workdir")
         if not fields.is_wrong("workdir"):
             check_found(fields, command, self._folder / workdir, way_of(fields))
-        preload, first_imports = read_preload(fields, command, self._folder / workdir)
+        preload = read_preload(fields, command, self._folder / workdir)
         macros = macros_of(fields, command, env)
         self._check_macros(fields, macros, ports)
         spec = RoleSpec(
@@ -187,8 +187,6 @@ class _RoleCompiler:
             hang_after_ns=fields.optional_duration("hang_after"),
             start_timeout_ns=fields.optional_duration("start_timeout"),
             preload=preload,
-            learned_preload=not fields.values["preload"],
-            first_imports=first_imports,
             warm=fields.flag("warm", True),
             numa=self._numa(fields, resources),
             virtual_local_rank=fields.flag("virtual_local_rank", False),
@@ -212,13 +210,13 @@ class _RoleCompiler:
         return "node"
 
     def _check_name(self, role: Role, fields: Fields) -> None:
-        """Add an error for a name that is no host name, means something else in faults, or is an earlier role's."""
+        """Add an error for a name that cannot name a role, means something else in faults, or is an earlier role's."""
         name = role.name
         if fields.is_wrong("name"):
             return
-        if not NAME.fullmatch(name):
-            help = "use lower case letters, digits and hyphens, beginning with a letter, at most 63"
-            fields.error("FD102", "name", "its name is not usable as a host name", help)
+        if not PART_NAME.fullmatch(name):
+            help = "use lower case letters, digits, - and _, beginning with a letter, at most 63"
+            fields.error("FD102", "name", "its name cannot name a folder", help)
         elif name in RESERVED or name in self._nodes or re.fullmatch(r"node\d+", name):
             fields.error("FD102", "name", "its name has another meaning in faults", f'write "{name}-role"')
         if name in self._seen:

@@ -50,8 +50,8 @@ def one_role_graph(
 
 
 def name_from(path: str) -> str:
-    """Return a name for a topology or role, made of a path: `my-train` for `/a/My_Train.py`, `job` for `/a/_.py`."""
-    name = re.sub(r"[^a-z0-9-]+", "-", Path(path).stem.lower()).strip("-")[:50].rstrip("-") or "job"
+    """Return a name for a topology or role, made of a path: `my_train` for `/a/My_Train.py`, `job` for `/a/_.py`."""
+    name = re.sub(r"[^a-z0-9_-]+", "-", Path(path).stem.lower()).strip("_-")[:50].rstrip("_-") or "job"
     return name if name[0].isalpha() else f"job-{name}"
 
 

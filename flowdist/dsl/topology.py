@@ -308,7 +308,7 @@ class Topology(Frozen):
     A topology file makes one. Nothing is checked before the topology is compiled. Durations are text such as `"1m30s"`.
 
     Args:
-        name: Name of the job, with which the name of the run's folder begins: lower case letters, digits and hyphens.
+        name: Name of the job, with which the name of the run's folder begins: lower case letters, digits, - and _.
         nodes: A number of nodes of the default size, such as 4; `"2:4"`: at least 2, at most 4; or a list of `Node`.
             None: this machine in `run`, and in `simulate` one node that is large enough.
         resources: Sizes by name, for `resources=` of roles.
@@ -435,7 +435,7 @@ class Topology(Frozen):
                 (None: never). Progress is `flowdist.worker.progress()`, else counted steps and output of its world.
             start_timeout: Time from the start to the first `progress()`, after which a worker has failed with kind
                 `hang` (None: never); readiness does not count as progress.
-            preload: Modules that are imported before workers are forked; torch is added if the code imports it.
+            preload: Modules that are imported before workers are forked, after what the script has imported by then.
             numa: "node": each worker runs on the cores of the NUMA node of its GPU; None: on any core.
             count_steps: False: optimizer steps of workers that report no progress are not counted (True).
             virtual_local_rank: True: each worker has LOCAL_RANK=0 and sees one device, as with torchrun's option.

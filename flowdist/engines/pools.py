@@ -14,7 +14,10 @@ import msgspec
 from flowdist.control.fleet.values import Pool, Size
 from flowdist.graph import NODE_POOL, RoleGraph, RoleSpec, parse_memory
 from flowdist.graph.capacity import needed
+from flowdist.graph.roles import PENDING_NS
+from flowdist.graph.units import DAY
 
+QUEUE_NS = 30 * DAY  # for which a role waits for members
 SHARED = "*"  # the value of the label NODE_POOL of members that all other roles share; no role has this name
 
 
@@ -70,15 +73,24 @@ def _size(roles: Collection[RoleSpec], members: int, options: Mapping[str, str])
 def on_pools(graph: RoleGraph, pools: Collection[Pool]) -> RoleGraph:
     """Return the graph as it runs on these pools: each role only on members of its own pool.
 
-    The graph has no nodes: members bring them. It starts with the minimum of all pools.
+    The graph has no nodes: members bring them. It starts with the minimum of all pools. A role with the default
+    `pending_timeout` waits for QUEUE_NS: members that begin together end together at one time limit, and their
+    replacements wait in the engine's queue, which has its own measure of time.
     """
     pool_of = {role: pool.name for pool in pools for role in pool.roles}
-    roles = graph.roles
+    roles = tuple(_patient(role) for role in graph.roles)
     if len(pools) > 1:
         roles = tuple(_only_on(role, pool_of[role.name]) for role in roles)
     least = sum(pool.min_members for pool in pools)
     cluster = msgspec.structs.replace(graph.cluster, nodes=(), min_nodes=least)
     return msgspec.structs.replace(graph, roles=roles, cluster=cluster)
+
+
+def _patient(role: RoleSpec) -> RoleSpec:
+    """Return the role with as long a wait for room as an engine's queue may take, unless the user has set another."""
+    if role.pending_timeout_ns != PENDING_NS:
+        return role
+    return msgspec.structs.replace(role, pending_timeout_ns=QUEUE_NS)
 
 
 def _only_on(role: RoleSpec, pool: str) -> RoleSpec:

@@ -69,7 +69,7 @@ _ARGUMENTS = {
 MOMENTARY = ("kill", "exit", "oom", "hang", "torn-checkpoint")  # of replicas and the controller, these have no duration
 NODE_LIST = ("partition", "cut-to")  # their argument names nodes, or the controller
 _LABEL = re.compile(r"([A-Za-z][A-Za-z0-9_.-]*)=([A-Za-z0-9_.-]+)")
-_NAME = re.compile(r"[a-z][a-z0-9-]*(/\d{1,9}(\.\d{1,9})?)?")
+_NAME = re.compile(r"[a-z][a-z0-9_-]*(/\d{1,9}(\.\d{1,9})?)?")
 _COUNT = re.compile(r"[1-9]\d{0,8}")
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|us|s|m|h|d))+")
 
@@ -194,6 +194,7 @@ class Rate(NamedTuple):
         cause: Name of the cause, as in `nic:node-kill=...`; empty: it has none.
         repair: Distribution of the time after which a fault heals; None: it is always `duration_ns`.
         lemon: Nodes that come back bad; None: all come back as good as they were.
+        shape: Shape of the Weibull distribution of the times between faults; None: these are exponential.
     """
 
     subject: str
@@ -207,6 +208,7 @@ class Rate(NamedTuple):
     cause: str = ""
     repair: Repair | None = None
     lemon: Lemon | None = None
+    shape: float | None = None
 
     @property
     def name(self) -> str:
@@ -230,6 +232,13 @@ class Plan(NamedTuple):
     def new_nodes(self) -> list[str]:
         """Names of the nodes that the plan adds, by `--add` or by faults of the kind `add`."""
         return [*(add.node for add in self.adds), *(fault.target for fault in self.faults if fault.kind == "add")]
+
+    @property
+    def starts(self) -> dict[str, int]:
+        """When the nodes start that the plan adds at a time, in ns, by name."""
+        faults = [fault for fault in self.faults if fault.kind == "add" and fault.when.at_ns is not None]
+        later = {fault.target: (fault.when.at_ns or 0) + fault.offset_ns for fault in faults}
+        return {**later, **{add.node: add.at_ns for add in self.adds}}
 
     @property
     def options(self) -> list[tuple[str, str]]:
@@ -349,7 +358,7 @@ def _parse_kind(text: str, kind_text: str, start: int) -> tuple[str, str]:
 
 def parse_scale(text: str) -> Scale:
     """Return the order that a text such as `trainer=4@60s` describes; raise FaultError if it cannot be read."""
-    match = re.fullmatch(r"([a-z][a-z0-9-]*)=(\d{1,9})@(.+)", text)
+    match = re.fullmatch(r"([a-z][a-z0-9_-]*)=(\d{1,9})@(.+)", text)
     if match is None:
         refuse(text, 0, max(len(text), 1), "cannot be read", "write --scale trainer=4@60s")
     return Scale(match[1], int(match[2]), _duration(text, match[3], match.start(3)))
@@ -366,7 +375,7 @@ def parse_drain(text: str) -> NodeOrder:
 
 
 def _node_at(text: str, example: str) -> NodeOrder:
-    match = re.fullmatch(r"([a-z][a-z0-9-]*)@(.+)", text)
+    match = re.fullmatch(r"([a-z][a-z0-9_-]*)@(.+)", text)
     if match is None:
         refuse(text, 0, max(len(text), 1), "cannot be read", f"write {example}")
     return NodeOrder(match[1], _duration(text, match[2], match.start(2)))

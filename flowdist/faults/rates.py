@@ -1,13 +1,13 @@
 """Random faults at a rate: so many per day of each node, each replica, each zone.
 
-    [CAUSE:]SUBJECT-KIND=RATE/UNIT[:ARG][/DURATION][/lemon=PART,TIMES]
+    [CAUSE:]SUBJECT-KIND=RATE/UNIT[:ARG][/DURATION][/lemon=PART,TIMES][/weibull=SHAPE]
 
     node-kill=6.5e-3/node-day/15m   zone-lost=1e-4/zone-day/1h   ecc:node-kill=2e-3/node-day/exp(4h)/lemon=0.1,50
 
-The times between two faults of one entity are exponentially distributed. Each entity draws from a stream of its own,
-whose key is the seed, the entity's name and the rate's name. So one more rate, fault or node leaves all other draws as
-they are, and another number in the rate only stretches them. Times are whole milliseconds, so that each fault can be
-written in the fault grammar and played again.
+The times between two faults of one entity are exponentially distributed, or age (see `ageing`). Each entity draws from
+a stream of its own, whose key is the seed, the entity's name and the rate's name. So one more rate, fault or node
+leaves all other draws as they are, and another number in the rate only stretches them. Times are whole milliseconds, so
+that each fault can be written in the fault grammar and played again.
 
 A DURATION may be drawn: evenly (`2h..6h`), or exponentially with a mean (`exp(4h)`). These draws have streams of their
 own, too. A `lemon` is a node that came back bad: its next fault of the rate comes, after its return, so many times
@@ -18,12 +18,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
-from math import log1p
+from types import MappingProxyType
 
 from flowdist.errors import did_you_mean
+from flowdist.faults.ageing import gap_ns, parse_shape
 from flowdist.faults.grammar import (
     EXAMPLES,
     KINDS,
@@ -70,7 +71,7 @@ def parse_rate(text: str) -> Rate:
             text, len(text), len(text) + 1, "a rate of what, and per what time?", _help_for_unit(text, subject, kind)
         )
     body, slash, after = rest.partition("/")
-    duration, _, lemon = after.rpartition("/") if "lemon" in after else (after, "", "")
+    duration, extras = _extras(after)
     unit, colon, arg = body.partition(":")
     what, period_ns = _unit(text, unit, start)
     if what not in ("", "job", "node", "replica", "controller", subject):
@@ -83,11 +84,24 @@ def parse_rate(text: str) -> Rate:
     except FaultError as error:
         help = f"write {name}={number}/{unit}:{error.help.rpartition('=')[2]}" if KINDS[kind] else "leave it out"
         refuse(text, place, place + max(len(arg if colon else unit), 1), error.message.split("\n")[0], help)
-    at, is_back = len(text) - len(after), bool(slash) and (bool(duration) or not lemon)
+    at, is_back = len(text) - len(after), bool(slash) and (bool(duration) or not extras)
     repair, duration_ns = parse_repair(text, at, duration) if is_back else (None, None)
-    bad = parse_lemon(text, len(text) - len(lemon), lemon, kind, returns=is_back) if lemon else None
     per_ns = float(number) / period_ns
-    return Rate(subject, kind, per_ns, what == "job", arg, duration_ns, text, cause=cause, repair=repair, lemon=bad)
+    rate = Rate(subject, kind, per_ns, what == "job", arg, duration_ns, text, cause=cause, repair=repair)
+    for extra in extras:
+        place = text.rindex(f"/{extra}") + 1
+        if extra.startswith("lemon"):
+            rate = rate._replace(lemon=parse_lemon(text, place, extra, kind, returns=is_back))
+        else:
+            rate = rate._replace(shape=parse_shape(text, place, extra, shared=rate.shared))
+    return rate
+
+
+def _extras(after: str) -> tuple[str, list[str]]:
+    """Return the duration of a rate, which may be empty, and what stands after it: `lemon=...`, `weibull=...`."""
+    words = after.split("/")
+    first = next((i for i, word in enumerate(words) if word.startswith(("lemon", "weibull"))), len(words))
+    return "/".join(words[:first]), words[first:]
 
 
 def _help_for_unit(text: str, subject: str, kind: str) -> str:
@@ -147,8 +161,9 @@ def entities(rate: Rate, graph: RoleGraph, nodes: Sequence[str]) -> list[str]:
     unit, found = _subjects(rate, graph, nodes)
     _check_unit(rate, unit)
     if unit == "replica" and rate.kind in MOMENTARY and rate.duration_ns is not None:
-        message = f"{rate.kind} of a replica has no duration"
-        refuse(rate.spec, rate.spec.rindex("/"), len(rate.spec), message, "leave it out", rate.where)
+        message, place = f"{rate.kind} of a replica has no duration", rate.spec.index("/", rate.spec.index("/") + 1)
+        end = place + 1 + len(rate.spec[place + 1 :].partition("/")[0])
+        refuse(rate.spec, place, end, message, "leave it out", rate.where)
     return found
 
 
@@ -274,16 +289,26 @@ class Arrivals:
         graph: The job.
         nodes: Names of all nodes that may be there, in order.
         seed: Another seed draws other faults.
+        starts: When nodes start that are not there from the beginning, in ns, by name: they age from then on.
     """
 
-    def __init__(self, rates: Sequence[Rate], graph: RoleGraph, nodes: Sequence[str], seed: int) -> None:
+    def __init__(
+        self,
+        rates: Sequence[Rate],
+        graph: RoleGraph,
+        nodes: Sequence[str],
+        seed: int,
+        starts: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
         self.entities: list[Entity] = []
         for rate in rates:
             found = entities(rate, graph, nodes)
             mean = mean_ns(rate, len(found))
             for target in found:
                 of = stream(seed, target, rate.name)
-                self.entities.append(Entity(0, int(-log1p(-number(of, 0)) * mean), mean, of, rate, target))
+                begun = starts.get(target, 0) if rate.shape is not None else 0
+                at = begun + gap_ns(rate, mean, number(of, 0))
+                self.entities.append(Entity(0, at, mean, of, rate, target))
         # One number for the next fault of each entity: its millisecond, and in the low bits the place of the entity, so
         # that two faults of the same time come in the order of the plan. A heap compares plain numbers fastest.
         self.bits = len(self.entities).bit_length()
@@ -318,12 +343,13 @@ class Arrivals:
         heap = self.heap
         index = heap[0] & self.mask
         entity = self.entities[index]
-        mean = entity.mean
-        if entity.rate.lemon is not None and (times := sooner(entity.rate, entity.of, entity.n)) > 1:
+        mean, rate = entity.mean, entity.rate
+        times = sooner(rate, entity.of, entity.n) if rate.lemon is not None else 1
+        if times > 1 or rate.shape is not None:
             mean /= times
-            entity.at += repair_ns(entity.rate, entity.of, entity.n) or 0
+            entity.at += repair_ns(rate, entity.of, entity.n) or 0
         entity.n = n = entity.n + 1
-        entity.at = at = entity.at + int(-log1p(-number(entity.of, n)) * mean)
+        entity.at = at = entity.at + gap_ns(rate, mean, number(entity.of, n))
         heapreplace(heap, at // MS << self.bits | index)
 
     def until(self, end_ns: int) -> Iterable[Fault]:

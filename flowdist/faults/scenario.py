@@ -143,7 +143,7 @@ def check_expectations(path: Path, expect: Expect, graph: RoleGraph) -> None:
             parse_duration(text or "0s")
         except ValueError:
             message = f"{path}: expect.{key} = {text!r} is no duration"
-            raise FlowdistError(message, help=duration_help(text, "write 30s, 1m30s or 2h")) from None
+            raise FlowdistError(message, help=duration_help(text)) from None
     if expect.goodput_min is not None and not 0 <= expect.goodput_min <= 1:
         message = f"{path}: expect.goodput_min = {expect.goodput_min}: a share of the time is from 0 to 1"
         raise FlowdistError(message, help="write 0.9 for 90 %")

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from flowdist.graph.nodes import NodeSpec
-from flowdist.graph.roles import Resources
+from flowdist.graph.roles import Resources, RoleSpec
 
 WHOLE = 1000  # thousandths of one GPU
 UNLIMITED = 1000  # the number of replicas that fit on a node if each needs nothing
@@ -53,6 +53,12 @@ def offered(node: NodeSpec) -> Capacity:
 def needed(resources: Resources) -> Need:
     """Return what one replica with these resources needs, in the units of this module."""
     return Need(round(resources.cpu * 1000), resources.gpu, resources.memory, resources.gpu_share)
+
+
+def wanted(roles: Collection[RoleSpec]) -> tuple[float, int]:
+    """Return the cpu in cores and the memory in bytes that all replicas of these roles need together."""
+    needs = [(needed(role.resources), role.max_replicas) for role in roles]
+    return sum(need.mcpu * count for need, count in needs) / 1000, sum(need.memory * count for need, count in needs)
 
 
 def fits(need: Need, free: Capacity) -> bool:

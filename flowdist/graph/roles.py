@@ -33,6 +33,7 @@ Strategy = Literal["spread", "pack"]
 
 # Timeouts of process groups that torch sets, in ns, for peers that fail (gloo) and for peers that hang (NCCL).
 GROUP_TIMEOUTS_NS = {"fail": 30 * MINUTE, "hang": 10 * MINUTE}
+PENDING_NS = 10 * MINUTE  # the default of `pending_timeout`
 
 
 class Resources(msgspec.Struct, frozen=True, repr_omit_defaults=True):
@@ -189,17 +190,6 @@ class WorkloadSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         return self.checkpoint_every_ns + self.blocking_ns
 
 
-class FirstImports(msgspec.Struct, frozen=True):
-    """Modules with which a learned preload begins, before anything is learned.
-
-    `modules` are those that the program imports by its first step, as far as its source shows it. `may_set` has the
-    environment variables that the source names: no module that reads one of them may be imported before the program.
-    """
-
-    modules: tuple[str, ...] = ()
-    may_set: tuple[str, ...] = ()
-
-
 class RoleSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """A group of equal replicas: one command, one resource request, one restart policy.
 
@@ -232,14 +222,12 @@ class RoleSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     stop_grace_ns: Ns = 2 * SECOND
     drain_ns: Ns = 30 * SECOND
     join_window_ns: Ns = 10 * SECOND
-    pending_timeout_ns: Ns = 10 * MINUTE
+    pending_timeout_ns: Ns = PENDING_NS
     finish_timeout_ns: Ns = 5 * MINUTE
     cooldown_ns: Ns = 30 * SECOND
     hang_after_ns: LookNs | None = None
     start_timeout_ns: LookNs | None = None
-    preload: tuple[str, ...] = ()
-    learned_preload: bool = True  # modules that workers import are preloaded in later starts; else `preload` alone
-    first_imports: FirstImports = FirstImports()  # what the learned preload begins with
+    preload: tuple[str, ...] = ()  # modules that are imported before workers are forked, besides those of the script
     warm: bool = True
     numa: Literal["", "node"] = ""  # "node": workers are bound to the cores of the NUMA node of their GPU
     count_steps: bool = True  # optimizer steps of workers that report no progress are counted

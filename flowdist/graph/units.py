@@ -13,6 +13,8 @@ from msgspec import Meta
 
 COUNT_MAX = 100_000  # of nodes, replicas of a role, workers of a replica: a larger number is taken for a typing error
 GPUS_MAX = 1024  # of one node
+PORTS_MAX = 64  # that the replicas on one node may have together
+HOSTS_MAX = 4096  # that may join a job
 NUMBER_MAX = (1 << 63) - 1  # of nanoseconds (292 years), bytes and steps: 64 bits with a sign
 
 Ns = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]  # a duration; it may be zero
@@ -103,7 +105,7 @@ _UNIT_WORDS = {
 }
 
 
-def duration_help(value: object, otherwise: str) -> str:
+def duration_help(value: object, otherwise: str = "write 30s, 1m30s or 2h") -> str:
     """Return the help for a value that `parse_duration` refuses: with the right units if it has words for them.
 
     Args:

@@ -1,7 +1,7 @@
-"""Warm starts: whether the workers of a role can be forked from a process that has imported their modules, or why not.
+"""Warm starts: whether the workers of a role can be forked from a prefix, or why they cannot.
 
-The answer follows from the role alone, before anything runs: the plan shows it, and agents use it. The fork server
-checks what shows only in its own process, such as a thread that an import has left running.
+The answer follows from the role alone, before anything runs: the plan shows it, and agents use it. The prefix checks
+what shows only in its own process, such as a thread that an import has left running.
 """
 
 from __future__ import annotations
@@ -13,30 +13,13 @@ import msgspec
 
 from flowdist.graph.roles import RoleSpec
 
-NOTHING_TO_PRELOAD = "it has nothing to preload"
-PLAIN_FLAGS = ("-u", "-B", "-O", "-OO")  # the fork server gets the same flags; others are not known to be safe
-# Beginnings of the names of variables that are read when a process starts or a module is imported, as was observed:
-# by the interpreter and libc, by the libraries of torch and numpy, by torch and what it imports, and by packages of
-# Hugging Face. None of these reads CUDA_VISIBLE_DEVICES, NCCL_... or GLOO_... before its first use.
-READ_AT_IMPORT = (
-    *("PYTHON", "LD_", "MALLOC_", "LC_", "LANG", "TZ", "HOME", "TMP", "TEMP", "XDG_"),
-    *(
-        "OMP_",
-        "GOMP_",
-        "KMP_",
-        "MKL_",
-        "MKLDNN_",
-        "ONEDNN_",
-        "DNNL_",
-        "OPENBLAS_",
-        "GOTO_",
-        "NPY_",
-        "NUMPY_",
-        "OPENSSL_",
-    ),
-    *("TORCH_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "TORCHEXPORT_", "AOT", "INDUCTOR_", "PT2_"),
-    *("PYTORCH_", "KINETO_"),
-    *("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "ACCELERATE_", "TQDM_", "FSSPEC_", "SYMPY_", "JOBLIB_", "LOKY_"),
+PLAIN_FLAGS = ("-u", "-B", "-O", "-OO")  # others are not known to leave the hooks of a prefix in place
+# Beginnings of the names of variables that compiled code reads when a process starts or a library is loaded: the
+# interpreter and libc, and the libraries of torch and numpy. What Python code reads, a prefix sees.
+READ_BY_LIBRARIES = (
+    *("PYTHON", "LD_", "MALLOC_", "LC_", "LANG", "TZ"),
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "MKLDNN_", "ONEDNN_", "DNNL_", "OPENBLAS_", "GOTO_"),
+    *("TORCH_", "PYTORCH_", "KINETO_"),
 )
 _VARYING = re.compile(
     r"\$\{(replica|replica_index|rank|local_rank|world_size|attempt|generation|log_dir|self\.port:.*?|addresses:.*?)\}"
@@ -91,7 +74,7 @@ def cold_because(spec: RoleSpec, python: str, ours: str) -> str:
 
     Args:
         python: Path of the interpreter that `python` in a command stands for.
-        ours: Path of the interpreter that runs flowdist and the fork servers.
+        ours: Path of the interpreter that runs flowdist.
     """
     if not spec.warm:
         return "warm=False"
@@ -104,8 +87,6 @@ def cold_because(spec: RoleSpec, python: str, ours: str) -> str:
     if isinstance(command, str):
         return command
     for name, value in spec.env:
-        if name.startswith(READ_AT_IMPORT) and varies(value):
+        if name.startswith(READ_BY_LIBRARIES) and varies(value):
             return f"{name} differs from worker to worker"
-    if not spec.preload:
-        return NOTHING_TO_PRELOAD
     return ""

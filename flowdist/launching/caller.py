@@ -211,7 +211,7 @@ def _by_value(content: tuple[Any, ...], why: str) -> bytes:
 def _role(
     function: Any, procs: int, *, env: Mapping[str, str], max_restarts: int, warm: bool, parallel: Any
 ) -> Topology:
-    name = name_from(getattr(function, "__name__", "job").replace("_", "-"))
+    name = name_from(getattr(function, "__name__", "job"))
     t = Topology(name)
     t.role(
         "worker",

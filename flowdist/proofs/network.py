@@ -119,6 +119,7 @@ class SlowSimulation(Simulation):
         self.held: dict[tuple[NodeName, Action], list[Callable[[], None]]] = {}
         self.last_ns: dict[tuple[NodeName, Action], int] = {}
         self.sent: dict[NodeName, list[ToAgent]] = {}
+        self.over_ns: dict[tuple[NodeName, int], int] = {}  # when each incarnation of an agent fenced
         super().__init__(graph, plan, play_heartbeats=True)
         for change in changes:
             self.queue.at(change.at_ns, partial(self._change, change))
@@ -176,8 +177,13 @@ class SlowController(SimController):
         """Handle an event, as the base class does.
 
         Raises:
-            Violation: A node is lost as silent while a worker still runs there (R19).
+            Violation: A node is lost as silent while a worker still runs there (R19). Or a suspected node is heard as
+                of a time at which its agent had fenced, or was dead (R8).
         """
+        if isinstance(event, ev.NodeHeard) and event.up_ns is not None:
+            over_ns = self._slow.over_ns.get((event.node, self._ctx.controller.state.nodes[event.node].incarnation))
+            if over_ns is not None and over_ns < event.up_ns:
+                raise Violation("R8", f"{event.node} is heard as of {event.up_ns}, and has fenced at {over_ns}")
         if isinstance(event, ev.NodeSilent):
             node = self._slow.nodes[event.node]
             ran = [str(replica) for (replica, _), alive in node.workers.items() if alive] if node.is_alive else []
@@ -210,7 +216,7 @@ class SlowNode(SimNode):
         if not self.is_alive or self.is_paused:
             super().tell(event)
             return
-        now = self._slow.queue.now
+        now, incarnation = self._slow.queue.now, self.agent.incarnation
         outputs = self.agent.handle(io.AgentTimePassed(), now)  # so that `follows` is due to the event alone
         is_stale = isinstance(event, ToAgent) and (
             event.epoch < self.agent.epoch or event.incarnation != self.agent.incarnation
@@ -221,6 +227,8 @@ class SlowNode(SimNode):
         follows = self.agent.handle(event, now)
         if is_stale and (follows or before != (self.agent.epoch, self.agent.lease.acked_ns)):
             raise Violation("R20", f"{self.spec.name} obeys an outdated message: {event}")
+        if self.agent.is_fencing or self.agent.incarnation != incarnation:
+            self._slow.over_ns.setdefault((self.spec.name, incarnation), now)
         for output in outputs + follows:
             self._judge(output)
             self._carry_out(output)

@@ -31,6 +31,7 @@ Bucket = Literal[
     "re-formation",  # from the incident to the start of the next attempt
     "back-off",
     "waiting",  # for gates, or for nodes
+    "unknown",  # all of its world ran, and none of its workers has reported what it did
     "done",  # the replica had succeeded, or was ended for good
 ]
 BUCKETS: tuple[Bucket, ...] = get_args(Bucket)
@@ -186,6 +187,8 @@ class Accounts:
         for each in ended:
             if self._at[each][0] not in ("work", "done"):
                 self.move(each, "done", now)
+        if replica.role in self._short and self._at[replica][0] == "re-formation":
+            self.move(replica, "waiting", now)  # its role has fallen below its minimum before it stopped
 
     def _leave_out(self, job: JobState, world: str, now: int) -> None:
         """Put in `waiting` the replicas of a world that are no members of the generation that starts now.
@@ -248,27 +251,33 @@ class Accounts:
         return spent
 
 
-def goodput_of(graph: RoleGraph, spent: Mapping[str, Mapping[Bucket, int]]) -> float:
-    """Return the goodput, from 0 to 1: the productive share of the time of all tasks before they were done.
-
-    Services do not count. A job without tasks, or without any time yet, has goodput 0.
+def goodput_of(graph: RoleGraph, spent: Mapping[str, Mapping[Bucket, int]]) -> float | None:
+    """Return the goodput, from 0 to 1: see `productive_share`. Services do not count.
 
     Args:
         graph: The role graph of the job.
         spent: Nanoseconds by role and bucket.
     """
-    return productive_share([spec.name for spec in graph.roles if spec.kind == "task"], spent) or 0.0
+    return productive_share([spec.name for spec in graph.roles if spec.kind == "task"], spent)
 
 
 def productive_share(tasks: Iterable[str], spent: Mapping[str, Mapping[Bucket, int]]) -> float | None:
-    """Return the productive share, from 0 to 1, of the time of these roles before they were done; None without time.
+    """Return the productive share, from 0 to 1, of the time of these roles before they were done; None if unknown.
+
+    A role with unknown time is left out as a whole: what is known of it, such as its start-up, would be a share of
+    nothing. The share is unknown if no role is left, or none of them has had any time.
 
     Args:
         tasks: Names of roles.
         spent: Nanoseconds by role and bucket, with or without the buckets that are 0.
     """
     total: Counter[Bucket] = Counter()
-    for name in tasks:
+    for name in known_tasks(tasks, spent):
         total.update(spent[name])
     whole = total.total() - total["done"]
     return total["productive"] / whole if whole else None
+
+
+def known_tasks(tasks: Iterable[str], spent: Mapping[str, Mapping[Bucket, int]]) -> list[str]:
+    """Return those of these roles that have no unknown time: the goodput is theirs."""
+    return [name for name in tasks if not spent[name].get("unknown")]

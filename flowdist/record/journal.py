@@ -23,8 +23,10 @@ from flowdist.graph import RoleGraph
 # of the lines that are written; a new name in an event, an effect or the graph makes it a new one. With format 3, the
 # lines of a journal have a check. Format 4 has the events ReplicaStepped and ReplicaSpent, and a
 # notice of the first step. Format 5 has the events ReplicaPublished and ReplicaAcknowledged, and `versions` of roles.
-FORMAT = 5
-FORMATS_READ = (1, 2, 3, 4, 5)
+# Format 6 has `up_ns` of NodeHeard, `state` of ReplicaStalled, the event NodeStandsStill, and the outcome of a
+# CancelRequested.
+FORMAT = 6
+FORMATS_READ = (1, 2, 3, 4, 5, 6)
 
 
 class Header(msgspec.Struct, frozen=True, tag="header"):

@@ -45,7 +45,7 @@ class Difference(NamedTuple):
 
     @property
     def is_wording(self) -> bool:
-        """Return whether only messages differ, and every order and warning is the same.
+        """Return whether only messages differ, and every order is the same.
 
         Versions of flowdist differ in the words of their messages, and in what they say beside a decision: format 3 has
         no notice of a first step.
@@ -186,7 +186,14 @@ def unknown_to(job: JobState, event: ev.Event) -> str:
             replicas += [item.exited.replica for item in event.inventory if item.exited is not None]
         case ev.StoreOpened() | ev.StoreLost():
             return "" if event.world in job.worlds else f"the job has no world {event.world!r}"
-        case ev.NodeWarm() | ev.NodeSuspected() | ev.NodeSilent() | ev.NodeHeard() | ev.GpuFailed():
+        case (
+            ev.NodeWarm()
+            | ev.NodeSuspected()
+            | ev.NodeSilent()
+            | ev.NodeHeard()
+            | ev.GpuFailed()
+            | ev.NodeStandsStill()
+        ):
             return "" if event.node in job.nodes else f"no node {event.node!r} has joined"
         case _:
             replicas = [event.replica] if isinstance(event, OfAttempt) else []
@@ -195,14 +202,12 @@ def unknown_to(job: JobState, event: ev.Event) -> str:
 
 
 def _without_words(effects: Sequence[Effect]) -> list[Effect]:
-    """Return the effects without notices that are no warnings, and with the texts of the others emptied."""
-    return [_wordless(effect) for effect in effects if not isinstance(effect, Notify) or effect.level != "info"]
+    """Return the effects without notices, and with the reasons of the others emptied."""
+    return [_wordless(effect) for effect in effects if not isinstance(effect, Notify)]
 
 
 def _wordless(effect: Effect) -> Effect:
     match effect:
-        case Notify():
-            return Notify("", effect.level)
         case AnswerCheckpoint() | FinishJob():
             return msgspec.structs.replace(effect, reason="")
         case _:

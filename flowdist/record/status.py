@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from flowdist.control.fleet.state import FleetState, Member
 from flowdist.control.job.facts import Incident, IncidentPhase
 from flowdist.control.job.parts import Node, Replica, Role, World
 from flowdist.control.job.phases import PHASES, ReplicaPhase, RoleOutcome, Stall, WorldPhase
@@ -27,7 +28,8 @@ from flowdist.record.accounts import Bucket, Spent, goodput_of
 from flowdist.record.journal import Record
 
 JobPhase = Literal["starting", "running", "ending"] | Outcome
-NodePhase = Literal["up", "cordoned", "leaving", "unheard", "lost", "expected"]
+MemberPhase = Literal["submitting", "waiting", "starting", "joined", "leaving"]
+NodePhase = Literal["up", "cordoned", "leaving", "unheard", "still", "lost", "expected"]
 Count = Annotated[int, Meta(ge=0)]  # of anything, nanoseconds too
 Step = Annotated[int, Meta(ge=-1)]  # -1: none yet
 SAID_MAX = 50
@@ -112,7 +114,7 @@ class VersionStatus(msgspec.Struct, frozen=True):
 class NodeStatus(msgspec.Struct, frozen=True):
     """Node and its resources at one moment.
 
-    `because` says why the node is cordoned or lost; empty if it is neither.
+    `because` says why the node is cordoned or lost, or what stands still; empty for others.
     """
 
     name: NodeName
@@ -125,6 +127,21 @@ class NodeStatus(msgspec.Struct, frozen=True):
     gpu_free: int | float = 0
     heard_s_ago: float | None = None  # only the driver knows it
     bad_gpus: tuple[str, ...] = ()  # each with its reason
+
+
+class MemberStatus(msgspec.Struct, frozen=True):
+    """Member of a job on an engine, at one moment.
+
+    `reference` is the engine's own name of it, such as the number of a Slurm job. `because` says why it waits for a
+    machine, in the engine's words, or why it is to be replaced; empty if it does neither.
+    """
+
+    name: str
+    phase: MemberPhase
+    pool: str = ""
+    reference: str = ""
+    host: str = ""
+    because: str = ""
 
 
 class IncidentStatus(msgspec.Struct, frozen=True):
@@ -172,8 +189,11 @@ class Status(msgspec.Struct, frozen=True):
     held_up_by: tuple[str, ...]
     said: tuple[Decision, ...]
     time_ns: dict[str, dict[Bucket, Count]] = {}  # by role and bucket; empty: unknown
-    goodput: Annotated[float, Meta(ge=0, le=1)] | None = None  # share of the time of tasks, 0 to 1
+    goodput: Annotated[float, Meta(ge=0, le=1)] | None = None  # of the tasks whose work is known; None: of none
     versions: tuple[VersionStatus, ...] = ()  # of roles with `versions=`
+    members: tuple[
+        MemberStatus, ...
+    ] = ()  # of a job whose hosts an engine starts; only who can read its fleet knows them
 
 
 class RecentDecisions:
@@ -262,6 +282,27 @@ def status_of(
     )
 
 
+def members_of(fleet: FleetState) -> tuple[MemberStatus, ...]:
+    """Return the members of a fleet that have not ended."""
+    return tuple(
+        MemberStatus(
+            each.name, _member_phase(each), each.pool, each.reference, each.host, each.waits or each.leaving
+        )
+        for each in fleet.members
+        if not each.ended
+    )  # fmt: skip
+
+
+def _member_phase(member: Member) -> MemberPhase:
+    if not member.reference:
+        return "submitting"
+    if member.is_pending:
+        return "waiting"
+    if member.leaving:
+        return "leaving"
+    return "joined" if member.has_joined else "starting"
+
+
 def _versions(job: JobState, role: Role, edge: VersionEdge) -> VersionStatus:
     live = [replica for replica in job.replicas_of(role) if replica.is_live]
     waiting = [replica for replica in live if replica.phase == "running"]
@@ -334,6 +375,8 @@ def _node(name: NodeName, node: Node) -> NodeStatus:
     gpu_free = sum(node.free.devices) / WHOLE
     if not node.usable:
         phase = "lost"
+    elif node.stands_still:
+        phase = "still"
     elif node.is_leaving:
         phase = "leaving"
     elif node.cordoned:
@@ -343,7 +386,7 @@ def _node(name: NodeName, node: Node) -> NodeStatus:
     return NodeStatus(
         name,
         phase,
-        because=node.cordoned if node.usable else node.lost_because,
+        because=(node.stands_still or node.cordoned) if node.usable else node.lost_because,
         replicas=len(node.replicas),
         cpu=node.spec.cpu,
         cpu_free=node.free.mcpu / 1000,

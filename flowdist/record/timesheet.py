@@ -5,6 +5,16 @@ from the moment that all members run, or from its first step if that is reported
 sign that it cannot continue: the exit of a member, the last heartbeat of a lost node, the last sign of a hanging
 member, or an injected fault just before. `work_segments` computes how much of that work was lost.
 
+A world does not work while a server that it depends on is away (`outages`). Where workers report steps, the time from
+their last step before the outage to the first step after it counts only as long as these steps usually take. A world
+whose workers report nothing at all may work or not: its time is unknown while all members run.
+
+The workers of a node that falls silent work on until the node fences itself, if it lives. That is known when it joins
+again; what a world on it alone has done since the last heartbeat is lost work then, and detection before.
+
+A world that leaves a node at an agreed step counts as having saved that step, unless the record says otherwise; its
+next report shows if it has not.
+
 Saving and restoring have buckets of their own where workers report their time. A world spends as long on them as the
 member that spends most, because the others wait for it. Where workers do not report it, it counts as work and as
 start-up, and so does what they save before all members run.
@@ -15,16 +25,17 @@ One pass suffices, and the memory does not grow with the number of lines.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from flowdist.control.job.parts import Replica, World
 from flowdist.control.job.state import JobState
 from flowdist.control.protocol import events as ev
-from flowdist.control.protocol.effects import AnswerCheckpoint, FinishJob, StartReplica, StopReplica
-from flowdist.control.protocol.ids import Activity, NodeName, ReplicaId
+from flowdist.control.protocol.effects import AnswerCheckpoint, FinishJob, StartReplica, StopAtStep, StopReplica
+from flowdist.control.protocol.ids import Activity, NodeName, ReplicaId, WorldName
 from flowdist.record.accounts import Accounts, Bucket, Spent
-from flowdist.record.journal import FaultLine, Line, Record
+from flowdist.record.journal import FaultLine, Line, Record, UnsavedLine
+from flowdist.record.outages import Outages
 from flowdist.record.work_segments import ClosedSegment, Unkept, WorkSegment
 
 KEPT: tuple[Bucket, ...] = ("productive", "checkpoint", "restore")  # what the work that was kept consists of
@@ -37,6 +48,7 @@ Sign = ev.ReplicaProgressed | ev.ReplicaStepped | ev.ReplicaSpent | ev.ReplicaSt
 class _Work:
     """Work of one world: the present segment with the members that work in it, and the segments that have ended."""
 
+    name: WorldName
     segment: WorkSegment | None = None
     members: dict[ReplicaId, None] = field(default_factory=dict)
     stalled: dict[ReplicaId, None] = field(default_factory=dict)
@@ -47,7 +59,8 @@ class _Work:
     spent: dict[Activity, int] = field(default_factory=dict)  # ns, of the member of the generation that spent most
     pace: tuple[int, int] | None = None  # ns and steps, of the last segment with two reports
     closed: list[ClosedSegment] = field(default_factory=list)
-    unreported: Counter[str] = field(default_factory=Counter)  # ns of work, by role, before there was any report
+    # ns by role and bucket in which the work was booked before there was any report of a step
+    unreported: Counter[tuple[str, Bucket]] = field(default_factory=Counter)
 
 
 class Timesheet:
@@ -59,32 +72,47 @@ class Timesheet:
 
     def __init__(self, job: JobState) -> None:
         self._job, self._accounts = job, Accounts(job)
-        self._work = {name: _Work() for name in job.worlds}
-        self._lost: Counter[str] = Counter()  # ns of lost work of the worlds of each role, however many members have
+        self._work = {name: _Work(name) for name in job.worlds}
+        self._unkept: dict[Unkept, Counter[WorldName]] = {"lost work": Counter(), "unsaved at the end": Counter()}
+        self.ended: list[ClosedSegment] | None = None  # all segments that have ended, if the caller has set a list
         self._reporting: dict[str, None] = {}  # roles whose steps are reported or counted
         self._numbered: dict[str, None] = {}  # of these, the roles that report the numbers of their steps
         self._on: dict[NodeName, dict[ReplicaId, None]] = {}  # replicas whose last start was on that node
         self._node: dict[ReplicaId, NodeName] = {}
         self._suspended: dict[ReplicaId, None] = {}
         self._hit: dict[str, int] = {}  # when the last fault was injected, by its target
+        self._outages = Outages(job)
+        self._incarnations: dict[NodeName, int] = {}
+        self._silent: dict[NodeName, list[tuple[WorldName, ClosedSegment, int]]] = {}  # its worlds, and when it fenced
+        self._leaving: dict[ReplicaId, int] = {}  # the step at which a replica is to leave, until it has or has to stop
         self._over_ns: int | None = None  # when the job was over; None: it is not
 
     def hear(self, line: Line) -> None:
         """Book what the line changes: starts, work, ends, faults; `FinishJob` closes the accounts."""
         if isinstance(line, FaultLine):
             self._hit[line.hit] = line.t_ns
+            self._hold_hit(line)
+        elif isinstance(line, UnsavedLine):
+            members = self._job.worlds[line.world].members
+            self._leaving = {each: step for each, step in self._leaving.items() if each not in members}
         if not isinstance(line, Record) or self._over_ns is not None:
             return
         now = line.t_ns
         self._note_work(line)
+        if isinstance(line.event, ev.NodeJoined):
+            self._note_joined(line.event)
         for replica in self._changed(line.event):
             self._note_phase(self._job.replicas[replica], line.event, now)
         for effect in line.effects:
             match effect:
                 case StartReplica():
                     self._start(effect, now)
-                case StopReplica(in_place=False):
-                    self._suspended.pop(effect.replica, None)
+                case StopReplica():
+                    self._leaving.pop(effect.replica, None)
+                    if not effect.in_place:
+                        self._suspended.pop(effect.replica, None)
+                case StopAtStep(step=int(step)):
+                    self._leaving[effect.replica] = step
                 case FinishJob():
                     self._over_ns = now
                 case _:
@@ -107,13 +135,18 @@ class Timesheet:
             if work.segment is not None:
                 end = work.segment.position(now)
                 start = self._begins_at(name, work.segment, end)
-                parts = work.segment.split(start, end, end, now - work.segment.begun_ns)
+                parts = self._parts(name, start, end, end, now)
                 under_way |= dict.fromkeys(work.members, parts)
         return self._accounts.spent_by(now, under_way)
 
     def lost(self) -> dict[str, int]:
         """Return the lost work of each role in ns: the time of its worlds, each counted once and not by its members."""
-        return {name: self._lost[name] for name in self._job.roles}
+        lost = self._unkept["lost work"]
+        return {name: sum(lost[world] for world in role.worlds) for name, role in self._job.roles.items()}
+
+    def unkept(self, how: Unkept) -> int:
+        """Return the ns of work of all worlds that was lost, or unsaved at the end: each world is counted once."""
+        return sum(self._unkept[how].values())
 
     def lasted(self) -> int:
         """Return the nanoseconds from the start of the job to its end, or to the last event while it runs."""
@@ -148,11 +181,25 @@ class Timesheet:
             case ev.CheckpointOffered():
                 if any(isinstance(effect, AnswerCheckpoint) and effect.accepted for effect in line.effects):
                     self._save(self._work[self._job.replicas[event.replica].world], event.step, now)
-            case ev.ReplicaExited(suspended=True) | ev.ReplicaStopped(suspended=True):
-                if event.replica in self._job.suspended:
+            case ev.ReplicaExited() | ev.ReplicaStopped() | ev.ReplicaLeftStep():
+                self._note_left(event, now)
+                is_suspended = not isinstance(event, ev.ReplicaLeftStep) and event.suspended
+                if is_suspended and event.replica in self._job.suspended:
                     self._suspended[event.replica] = None
             case _:
                 pass
+
+    def _note_left(self, event: ev.ReplicaExited | ev.ReplicaStopped | ev.ReplicaLeftStep, now: int) -> None:
+        """End the work of a world whose member has left the agreed step, which counts as saved if the world saves."""
+        replica = self._job.replicas.get(event.replica)
+        step = self._leaving.pop(event.replica, None)
+        if replica is None or step is None or replica.attempt != event.attempt or isinstance(event, ev.ReplicaExited):
+            return
+        work = self._work[replica.world]
+        if work.saves:
+            self._save(work, step, now)
+        if work.segment is not None:
+            self._halt(replica.world, now)
 
     def _note_sign(self, replica: Replica, event: Sign, now: int) -> None:
         """Pass on what a live attempt reports about its work."""
@@ -202,6 +249,7 @@ class Timesheet:
             is_up = not spec.has_readiness or replica.phase == "ready"
             if is_up and self._accounts.bucket_of(replica.id) == "start-up":
                 self._accounts.move(replica.id, "productive", now)
+                self._end_outage(replica.id, now)
         elif self._work[world.name].segment is None and self._is_formed(world):
             self._begin(world, now)
 
@@ -261,13 +309,15 @@ class Timesheet:
         is_first = segment.is_counted or not segment.marks
         if is_first and (work.has_memory or not work.saves or step < work.saved_step):
             self._resume_from(work, step - 1)
-        segment.report(step, now)
+        segment.report(step, now, work.pace)
+        self._hold_if_away(replica.world, segment, now)
 
     def _count(self, replica: Replica, steps: int, now: int) -> None:
         """Add to the segment of its world that a member has taken so many optimizer steps in its attempt."""
         segment = self._segment_of(replica, now)
         if segment is not None:
-            segment.count(steps, now)
+            segment.count(steps, now, self._work[replica.world].pace)
+            self._hold_if_away(replica.world, segment, now)
 
     def _spend(self, replica: Replica, event: ev.ReplicaSpent, now: int) -> None:
         """Add to the segment of its world what a member has spent on saving or restoring, if no other has spent more.
@@ -300,15 +350,15 @@ class Timesheet:
         return work.segment
 
     def _first_report(self, role: str) -> None:
-        """Note the first report of a step by a role, and move all of its work before that from productive to start-up.
+        """Note the first report of a step by a role, and move all of its work before that to start-up.
 
-        Without reports all time since the start of a generation counts as work. With them, work begins at a step.
+        Without reports nobody knows when the work of a generation began. With them, it begins at a step.
         """
         self._reporting[role] = None
         for name in self._job.roles[role].worlds:
             work = self._work[name]
-            for each, ns in work.unreported.items():
-                self._accounts.transfer(each, "productive", "start-up", ns)
+            for (each, bucket), ns in work.unreported.items():
+                self._accounts.transfer(each, bucket, "start-up", ns)
             work.unreported.clear()
             work.closed = [closed for closed in work.closed if closed.segment.marks]
 
@@ -318,8 +368,8 @@ class Timesheet:
         while work.closed:
             closed = work.closed[-1]
             more = closed.resume_from(step)
+            self._unkept["lost work"][work.name] += more["lost work"]
             for role, count in closed.counts.items():
-                self._lost[role] += more["lost work"]
                 for bucket in KEPT:
                     self._accounts.transfer(role, "lost work", bucket, count * more[bucket])
             if closed.segment.marks and step >= closed.segment.marks[0][1]:
@@ -330,16 +380,20 @@ class Timesheet:
         """Record an accepted checkpoint of a world at `step`.
 
         The first one shows that the world saves: ended segments of a world without step reports count as lost then,
-        because no checkpoint kept their work.
+        because no checkpoint kept their work. What members have done that had succeeded by then is known to be kept.
         """
         if not work.saves:  # a world that saves but reports no steps began anew after each segment without a checkpoint
             for closed in [closed for closed in work.closed if not closed.segment.marks]:
-                productive = closed.split()["productive"]
+                worked, closed.kept = closed.split()["productive"], closed.start
+                self._unkept["lost work"][work.name] += worked
                 for role, count in closed.counts.items():
-                    self._lost[role] += productive
-                    self._accounts.transfer(role, "productive", "lost work", count * productive)
-                    work.unreported[role] -= count * productive
+                    self._accounts.transfer(role, "unknown", "lost work", count * worked)
+                    work.unreported[role, "unknown"] -= count * worked
                 work.closed.remove(closed)
+            for role in {role: None for role, bucket in work.unreported if bucket == "unknown"}:
+                ns = work.unreported.pop((role, "unknown"))
+                self._accounts.transfer(role, "unknown", "productive", ns)
+                work.unreported[role, "productive"] += ns
         work.saves, work.saved_step = True, step
         if work.segment is not None:
             work.segment.save(step, now)
@@ -351,6 +405,12 @@ class Timesheet:
         (R15).
         """
         work = self._work[replica.world]
+        if self._job.role_of(replica.id).spec.kind == "service":
+            if isinstance(event, ev.ReplicaRevived):
+                self._end_outage(replica.id, now)
+            elif event.was_seen:
+                self._begin_outage(replica.id, now - event.for_ns)
+            return
         if work.segment is None or replica.id not in work.members:
             return
         if isinstance(event, ev.ReplicaRevived):
@@ -370,8 +430,66 @@ class Timesheet:
             self._finish(replica, now)
         elif bucket == "work":
             self._halt(replica.world, self._since(replica.id, event, now))
+            if isinstance(event, ev.NodeSilent):
+                self._note_silent(self._work[replica.world], event.node, now)
         elif bucket == "productive":
-            self._accounts.stop_serving(replica.id, self._since(replica.id, event, now))
+            since = self._since(replica.id, event, now)
+            self._accounts.stop_serving(replica.id, since)
+            self._begin_outage(replica.id, since)
+
+    def _note_silent(self, work: _Work, node: NodeName, now: int) -> None:
+        """Keep the ended segment of a world that worked on a silent node alone: it may have worked until the fence."""
+        closed, number = work.closed[-1], self._job.worlds[work.name].incident
+        is_alone = all(self._node[member] == node for member in closed.members)
+        is_noticed = number is not None and self._job.incident(number).opened_ns == now  # it was in no other incident
+        if is_alone and is_noticed and closed.segment.marks and not self._accounts.is_ending(now):
+            fenced_ns = now - self._job.graph.options.lease_margin_ns
+            self._silent.setdefault(node, []).append((work.name, closed, fenced_ns))
+
+    def _note_joined(self, event: ev.NodeJoined) -> None:
+        """Book what was done on a silent node up to its fence as lost: the agent that joins is the one that has fenced.
+
+        After a fence it joins with the next incarnation. Any other one is a new agent, and the node was dead.
+        """
+        has_fenced = event.incarnation == self._incarnations.get(event.node, 0) + 1
+        self._incarnations[event.node] = event.incarnation
+        for name, closed, fenced_ns in self._silent.pop(event.node, ()):
+            more = fenced_ns - closed.ended_ns
+            if has_fenced and more > 0:
+                closed.end, closed.ended_ns = closed.end + more, fenced_ns
+                self._unkept[closed.unkept][name] += more
+                for member in closed.members:
+                    self._accounts.transfer(member.role, "detection", closed.unkept, more)
+
+    # Outages.
+
+    def _begin_outage(self, server: ReplicaId, since: int) -> None:
+        """Count no work of the worlds that depend on a replica of a service, which is away or stands still."""
+        for name in self._outages.begin(server):
+            segment = self._work[name].segment
+            if segment is not None:
+                segment.hold(since)
+
+    def _end_outage(self, server: ReplicaId, now: int) -> None:
+        """Note that a replica of a service serves: worlds that report steps work again from their next step on."""
+        for name in self._outages.end(server):
+            segment = self._work[name].segment
+            if segment is not None:
+                segment.release(now)
+
+    def _hold_if_away(self, world: str, segment: WorkSegment, now: int) -> None:
+        """Count no work after a step during an outage: the next step will show whether the world worked."""
+        if self._outages.is_any_of(world):
+            segment.hold(now)
+
+    def _hold_hit(self, line: FaultLine) -> None:
+        """Let the next step show how much worlds have worked that a fault may keep from work, such as a pause."""
+        name = line.hit.partition(".")[0]
+        replicas = [replica for replica in self._node if str(replica) == name]
+        for world in self._outages.worlds_hit(replicas or self._on.get(name, ())):
+            segment = self._work[world].segment
+            if segment is not None and segment.marks:
+                segment.hold(line.t_ns)
 
     def _since(self, replica: ReplicaId, event: ev.Event, now: int) -> int:
         """Return the time (ns), `now` at the latest, from which on a replica that has ended could not continue.
@@ -402,9 +520,9 @@ class Timesheet:
         work.segment.revive(now)
         end = work.segment.position(now)
         start = self._begins_at(replica.world, work.segment, end)
-        parts = work.segment.split(start, end, end, now - work.segment.begun_ns)
+        parts = self._parts(replica.world, start, end, end, now)
         del work.members[replica.id]
-        self._note_unreported(work, [replica.id], parts["productive"])
+        self._note_unreported(work, [replica.id], parts)
         self._accounts.end_work(self._job, [replica.id], parts, now)
         if not work.members:
             work.segment = None
@@ -419,7 +537,7 @@ class Timesheet:
         segment = work.segment
         assert segment is not None
         at = max(at, segment.begun_ns)
-        end = segment.position(at)
+        end, until = segment.position(at), segment.worked_until(at)
         segment.stalled_since = None
         start = kept = self._begins_at(name, segment, end)
         if not work.saves:
@@ -427,14 +545,15 @@ class Timesheet:
         elif segment.saved is not None:
             kept = max(start, min(segment.saved, end))
         unkept: Unkept = "unsaved at the end" if self._accounts.is_ending(at) else "lost work"
-        parts = segment.split(start, kept, end, at - segment.begun_ns, unkept)
+        parts = self._parts(name, start, kept, end, at, unkept)
         if segment.saved is None:
-            self._note_unreported(work, work.members, parts["productive"])
+            self._note_unreported(work, work.members, parts)
         self._accounts.end_work(self._job, work.members, parts, at)
-        counts = dict(Counter(member.role for member in work.members))
-        for role in counts:
-            self._lost[role] += parts.get("lost work", 0)
-        work.closed = [*work.closed[-CLOSED_MAX + 1 :], ClosedSegment(segment, start, end, kept, counts)]
+        self._unkept[unkept][name] += parts[unkept]
+        ended = ClosedSegment(segment, start, end, kept, until, unkept, tuple(work.members))
+        if self.ended is not None:
+            self.ended.append(ended)
+        work.closed = [*work.closed[-CLOSED_MAX + 1 :], ended]
         for closed in work.closed[-2:-1]:
             closed.segment.thin(CLOSED_MARKS_MAX)
         work.pace = segment.pace() or work.pace
@@ -450,11 +569,26 @@ class Timesheet:
             return end if any(role in self._reporting for role in self._job.worlds[name].roles) else 0
         return min(segment.begins_at(self._work[name].pace), end)
 
-    def _note_unreported(self, work: _Work, members: Iterable[ReplicaId], ns: int) -> None:
-        """Add `ns` of work to each member's role if it has never reported: the first report makes it start-up."""
+    def _parts(
+        self, name: str, start: int, kept: int, end: int, at: int, unkept: Unkept = "lost work"
+    ) -> dict[Bucket, int]:
+        """Return nanoseconds by bucket of the present segment of a world up to the time `at`, see `WorkSegment.split`.
+
+        The work is unknown if no role of the world has reported a step and no checkpoint was accepted.
+        """
+        segment, work = self._work[name].segment, self._work[name]
+        assert segment is not None
+        parts = segment.split(start, kept, end, at - segment.begun_ns, unkept)
+        if not work.saves and not any(role in self._reporting for role in self._job.worlds[name].roles):
+            parts["unknown"] = parts.pop("productive")
+        return parts
+
+    def _note_unreported(self, work: _Work, members: Iterable[ReplicaId], parts: Mapping[Bucket, int]) -> None:
+        """Note the work in `parts` of each member whose role has never reported: the first report makes it start-up."""
+        bucket: Bucket = "unknown" if "unknown" in parts else "productive"
         for replica in members:
             if replica.role not in self._reporting:
-                work.unreported[replica.role] += ns
+                work.unreported[replica.role, bucket] += parts[bucket]
 
     def _close(self, now: int) -> None:
         """End all work, and book the time of all replicas up to the end of the job."""

@@ -9,17 +9,21 @@ record reports steps and checkpoints. From these follows when the steps began, a
   attempt. So they show where start-up ended, and nothing about work that was done again.
 * Workers may report how long they saved and restored, as one sum for each. Restoring is taken out of start-up first.
   All else is taken out of the work that was kept, and never more than there is: lost work is lost with its saving.
+* While a server of the world is away, and until the next report of a step after that, no work counts. That report
+  shows how many steps were done since the one before the outage: they count as long as such steps take otherwise, and
+  at least for the time before the outage. The rest is a stall. Other reports say nothing about steps.
 * If checkpoints are reported, the work after the last of them is lost when the world halts. If none are reported, only
   that work is lost that the record shows to be done again.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
-from flowdist.control.protocol.ids import Activity
+from flowdist.control.protocol.ids import Activity, ReplicaId
 from flowdist.record.accounts import Bucket
 
 MARKS_MAX = 128
@@ -45,33 +49,100 @@ class WorkSegment:
     stalled_ns: int = 0
     stalled_since: int | None = None
     moved_ns: int = 0  # time of the last progress: a report, a checkpoint or the end of a stall
+    held_at: int | None = None  # position where a server went away, if no step was reported since it is back; or None
+    held_ns: int = 0  # the time of that
+    marked_ns: int = 0  # time of the last report of a further step
+    marked_spent: tuple[int, int] = (0, 0)  # ns spent on saving and restoring, at the first report and at the last
 
     def position(self, at: int) -> int:
         """Return the position at the time `at`: the nanoseconds since the segment began, without stalls."""
+        position = self._passed(at)
+        return position if self.held_at is None else min(position, self.held_at)
+
+    def worked_until(self, at: int) -> int:
+        """Return the time up to which work counts, `at` at the latest."""
+        at = at if self.stalled_since is None else min(at, self.stalled_since)
+        return at if self.held_at is None else min(at, self.held_ns)
+
+    def _passed(self, at: int) -> int:
+        """Return what the position at the time `at` would be if no server of the world were away."""
         if self.stalled_since is not None:
             at = min(at, self.stalled_since)
         return max(0, at - self.begun_ns - self.stalled_ns)
 
-    def count(self, steps: int, now: int) -> None:
-        """Add at time `now` that so many steps were counted since the segment began, unless a step was reported."""
+    def hold(self, since: int) -> None:
+        """Count no work from `since` on, or from the last report if that is later, until `release` or the next report.
+
+        A server of the world is away, or a fault has hit the world. If no work counts already, nothing changes.
+        """
+        if self.held_at is None:
+            self.held_ns = max(since, self.begun_ns, self.marked_ns)
+            self.held_at = self._passed(self.held_ns)
+
+    def release(self, now: int) -> None:
+        """Count work again from now on, if the segment has no report of a step that could show how much was done."""
+        if self.held_at is not None and not self.marks:
+            self._end_hold(self._passed(now) - self.held_at)
+
+    def _end_hold(self, idle_ns: int) -> None:
+        """End the time without work, of which `idle_ns` were no work."""
+        self.held_at = None
+        self.stalled_ns += max(0, idle_ns)
+
+    def _end_outage(self, step: int, now: int, pace: tuple[int, int] | None) -> None:
+        """End the time without work at a report of `step`, by how many steps were done since the last report.
+
+        Without a pace nothing of the time since the outage began was work.
+        """
+        if self.held_at is None:
+            return
+        idle_ns = self._passed(now) - self.held_at
+        pace = self.usual_pace() or pace
+        if self.marks and pace is not None:
+            last, reached = self.marks[-1]
+            saving_ns = sum(self.spent.values()) - self.marked_spent[1]
+            usual_ns = (step - reached) * pace[0] // pace[1] + saving_ns
+            idle_ns = min(idle_ns, max(0, self._passed(now) - last - usual_ns))
+        self._end_hold(idle_ns)
+        if self.saved is not None:
+            self.saved = min(self.saved, self.position(now))  # it was saved in the time that has turned out idle
+
+    def usual_pace(self) -> tuple[int, int] | None:
+        """Return the nanoseconds and steps between the first and the last report so far, without saving and restoring.
+
+        Stalls are left out as well. None before the second report.
+        """
+        if len(self.marks) < 2:
+            return None
+        (first, low), (last, high) = self.marks[0], self.marks[-1]
+        return max(0, last - first - (self.marked_spent[1] - self.marked_spent[0])), high - low
+
+    def count(self, steps: int, now: int, pace: tuple[int, int] | None = None) -> None:
+        """Add at time `now` that so many steps were counted since the segment began, unless a step was reported.
+
+        `pace` is as for `begins_at`.
+        """
         if self.is_counted or not self.marks:
             self.is_counted = True
-            self._mark(steps, now)
+            self._mark(steps, now, pace)
 
-    def report(self, step: int, now: int) -> None:
+    def report(self, step: int, now: int, pace: tuple[int, int] | None = None) -> None:
         """Add a report at time `now` that `step` is done, unless a step as high was reported before.
 
-        Counted steps are forgotten: the script's own numbers say more.
+        Counted steps are forgotten: the script's own numbers say more. `pace` is as for `begins_at`.
         """
         if self.is_counted:
             self.marks.clear()
             self.second, self.is_counted = None, False
-        self._mark(step, now)
+        self._mark(step, now, pace)
 
-    def _mark(self, step: int, now: int) -> None:
+    def _mark(self, step: int, now: int, pace: tuple[int, int] | None) -> None:
         if self.marks and step <= self.marks[-1][1]:
             return
-        self.moved_ns = now
+        self._end_outage(step, now, pace)
+        self.moved_ns = self.marked_ns = now
+        spent = sum(self.spent.values())
+        self.marked_spent = (self.marked_spent[0] if self.marks else spent, spent)
         self.marks.append((self.position(now), step))
         if len(self.marks) == 1:
             self.between_ns = -sum(self.spent.values())
@@ -95,14 +166,14 @@ class WorkSegment:
         If the reports do not say when that step was done (`step` is 0, before the first report or after the last, or
         the steps were counted), the work up to `now` counts as saved.
         """
-        position = self.position(now)
+        position = self._passed(now)  # of an outage: the next report corrects it
         if step and not self.is_counted and self.marks and self.marks[0][1] <= step < self.marks[-1][1]:
             position = self.when(step)
         self.moved_ns, self.saved = now, max(position, self.saved or 0)
 
     def spend(self, on: Activity, ns: int, now: int) -> None:
         """Add that `ns` more went into saving or restoring; both together are at most the position at `now`."""
-        self.spent[on] = self.spent.get(on, 0) + max(0, min(ns, self.position(now) - sum(self.spent.values())))
+        self.spent[on] = self.spent.get(on, 0) + max(0, min(ns, self._passed(now) - sum(self.spent.values())))
 
     def stall(self, since: int) -> None:
         """Stop counting work from `since` on, or from the last progress if that is later.
@@ -187,15 +258,27 @@ class WorkSegment:
 class ClosedSegment:
     """Segment that has ended: its steps lasted from position `start` to `end` (ns), and the work up to `kept` was kept.
 
-    Work between `kept` and `end` counts as lost, or as unsaved at the end of the job. `kept` is corrected when the next
-    generation shows where it resumed.
+    Work between `kept` and `end` is `unkept`. `kept` is corrected when the next generation shows where it resumed.
     """
 
     segment: WorkSegment
     start: int
     end: int
     kept: int
-    counts: dict[str, int]  # number of members, by role
+    ended_ns: int  # the time at which the work ended
+    unkept: Unkept
+    members: tuple[ReplicaId, ...]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Return the number of members by role."""
+        return dict(Counter(member.role for member in self.members))
+
+    @property
+    def unkept_ns(self) -> tuple[int, int] | None:
+        """Return from when to when (ns) work was done that was not kept; None if all was. Stalls in it are left out."""
+        lost = self.end - self.kept
+        return (self.ended_ns - lost, self.ended_ns) if lost > 0 else None
 
     def split(self) -> dict[Bucket, int]:
         """Return the nanoseconds of the segment by bucket, without those of its stalls."""

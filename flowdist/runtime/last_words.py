@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from flowdist.runtime.left_files import read_from, size_of
+from flowdist.runtime.replaced import replacement
 from flowdist.text.printable import one_line
 
+NOT_BEGUN, NOT_FOUND = "Traceback (most recent call last)", ": No module named "  # of a process without last words
 MARK = "flowdist: unexpected exception: "
 TAIL_BYTES = 16 << 10
 WORDS_MAX = 300  # characters
@@ -35,12 +37,15 @@ def die_of(error: BaseException) -> NoReturn:
 def in_words(error: BaseException) -> str:
     """Return the type and the text of an exception in one line of printable characters, WORDS_MAX at most.
 
-    Where a limit of processes is the likely cause, the text names it: the system's own text does not.
+    Where a limit of processes is the likely cause, or another version of this package in its place, the text names it:
+    the exception's own text does not.
     """
     text = " ".join(str(error).split())
     if isinstance(error, BlockingIOError) or str(error) == "can't start new thread":
         text += " (a limit of processes or threads? see `ulimit -u`)"
     whole = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    if cause := replacement():
+        whole = f"{cause} ({whole})"
     return one_line(whole[:WORDS_MAX])[:WORDS_MAX]
 
 
@@ -52,9 +57,12 @@ def last_words(log: Path, since: int = 0) -> str:
         since: The size of the file when the process was started.
 
     Returns:
-        The type and text of the exception; empty if the process has named none, as one that was killed.
+        The type and text of the exception. If the process has named none, as one that was killed: empty, or that this
+        package was replaced, if it has not even begun because of that.
     """
     start = max(since, size_of(log) - TAIL_BYTES)
     lines = (read_from(log, start, TAIL_BYTES) or b"").decode(errors="replace").splitlines()
     found = [line.removeprefix(MARK) for line in lines if line.startswith(MARK)]
+    if not found and any(line.startswith(NOT_BEGUN) or NOT_FOUND in line for line in lines):
+        return replacement()
     return found[-1][:WORDS_MAX] if found else ""

@@ -1,8 +1,9 @@
 """Reading of files that workers leave: bounded in bytes and in time, and without an exception.
 
 A worker may leave anything at the path of its error file or of its log: a folder, a pipe that no process writes, a
-device, a link to itself, a sparse file of a terabyte. The processes that look there also renew leases and report exits,
-so that reading must neither fail, nor wait, nor take all memory. Only regular files are read.
+device, a link to any file of the user, a sparse file of a terabyte. The processes that look there also renew leases and
+report exits, so that reading must neither fail, nor wait, nor take all memory. Only regular files are read, and no link
+is followed: what is read is shown, and may be sent to another host.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from pathlib import Path
 NS_MAX = 1 << 63  # a file system may keep times that no message can carry
 
 
-def _open(path: str | Path) -> int | None:
-    """Open a regular file for reading, and return its descriptor; None for anything else."""
+def open_regular(path: str | Path) -> int | None:
+    """Open a regular file for reading, and return its descriptor; None for anything else, a link to a file too."""
+    if _stat(path) is None:  # to open a device may have effects of its own
+        return None
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116  # to open a device may have effects of its own
-            return None
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except (OSError, ValueError):
         return None
     if stat.S_ISREG(os.fstat(fd).st_mode):  # another file may have taken its place meanwhile
@@ -36,7 +37,7 @@ def read_from(path: str | Path, offset: int, bytes_max: int) -> bytes | None:
         The bytes, none at the end of the file; None if there is no such file, if it is no regular file, or if it cannot
         be read.
     """
-    fd = _open(path)
+    fd = open_regular(path)
     if fd is None:
         return None
     try:
@@ -79,7 +80,7 @@ def modified_ns(path: str | Path) -> int | None:
 
 def _stat(path: str | Path) -> os.stat_result | None:
     try:
-        found = os.stat(path)  # noqa: PTH116
+        found = os.lstat(path)
     except (OSError, ValueError):
         return None
     return found if stat.S_ISREG(found.st_mode) else None

@@ -84,13 +84,15 @@ def again_of(header: Header, lines: Sequence[Line]) -> Again:
     recorded = reconstruct(header, lines)
     if header.run_id:
         graph = with_nodes(with_workloads(header.graph, recorded.workloads))
-        complete = recorded._replace(omitted=(*recorded.omitted, *_unseen(recorded.plan, lines)))
+        complete = recorded._replace(left_out=(*recorded.left_out, *_unseen(recorded.plan, lines)))
         return Again(graph, recorded.plan, complete, recorded.arrivals)
     arrival_ns = min(recorded.arrivals.values(), default=0)  # later ones are effects of faults
     schedule = header.options.get("schedule", "")
     plan = _as_given(recorded.plan, lines, arrival_ns)
     number = int(schedule) if schedule.isdecimal() else 0
-    complete = recorded._replace(omitted=())  # the trace has each fault, those that explain the rest among them
+    complete = recorded._replace(
+        left_out=(), guesses={}
+    )  # the trace has each fault, those that explain the rest among them
     return Again(with_nodes(header.graph), plan, complete, {}, arrival_ns, header.seed, number)
 
 

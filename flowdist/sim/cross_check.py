@@ -101,7 +101,7 @@ def compare(
     """
     scope = scope_of(graph, plan)
     for seed in seeds:
-        drawn = tuple(Arrivals(plan.rates, graph, scope.nodes, seed).until(until))
+        drawn = tuple(Arrivals(plan.rates, graph, scope.nodes, seed, plan.starts).until(until))
         fixed = plan._replace(faults=plan.faults + drawn, rates=())
         # Macro mode draws the faults from its rates, to check the steady-state path too.
         macro = Macro(scope, plan, fault_seed=seed).run(until)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from flowdist.control.protocol.ids import NodeName, WorldName
+from flowdist.errors import FlowdistError
 from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import Plan
 from flowdist.graph import HOUR, RoleGraph
@@ -81,7 +82,7 @@ class Prediction(NamedTuple):
         return found
 
 
-def predict(run: Run, calibration: Calibration, plan: Plan | None = None) -> Prediction:
+def predict(run: Run, calibration: Calibration, plan: Plan | None = None, seed: int = 0) -> Prediction:
     """Simulate what happened to a recorded run with the times of a calibration, and return both side by side.
 
     Args:
@@ -89,6 +90,7 @@ def predict(run: Run, calibration: Calibration, plan: Plan | None = None) -> Pre
         calibration: Times that were measured elsewhere. The number of steps is that of the run itself.
         plan: The faults and orders; None: those of the run. Faults that flowdist injected happen where their text says,
             such as at a step; others at the time of the run.
+        seed: Draws what the calibration does not say, such as how soon peers notice a death; 0 is nominal.
 
     Raises:
         BadLine: A line of the record cannot be replayed.
@@ -97,10 +99,10 @@ def predict(run: Run, calibration: Calibration, plan: Plan | None = None) -> Pre
     graph = calibrated(run.header.graph, calibration, keep=[f"{role.name}.steps" for role in run.header.graph.roles])
     graph = with_nodes(_with_length_of(graph, run, calibration))
     arrivals = recorded.arrivals if calibration.arrival_ns is None else {}
-    result = play(graph, plan or as_injected(recorded.plan, run), arrivals, calibration.arrival_ns or 0)
+    result = play(graph, plan or as_injected(recorded.plan, run), arrivals, calibration.arrival_ns or 0, seed)
     if plan is None and result.unfired:  # such as at a checkpoint of a service, which the simulator does not play
         never = {fault.spec for fault in result.unfired}
-        result = play(graph, as_injected(recorded.plan, run, never), arrivals, calibration.arrival_ns or 0)
+        result = play(graph, as_injected(recorded.plan, run, never), arrivals, calibration.arrival_ns or 0, seed)
     header = result.lines[0]
     assert isinstance(header, Header)
     observed = observe(run.header, run.lines)
@@ -158,7 +160,7 @@ def _simulated_lost_ns(result: SimResult) -> dict[str, int]:
     return {role: ns for role, ns in lost.items() if ns}
 
 
-def play(graph: RoleGraph, plan: Plan, arrivals: Mapping[NodeName, int], arrival_ns: int) -> SimResult:
+def play(graph: RoleGraph, plan: Plan, arrivals: Mapping[NodeName, int], arrival_ns: int, seed: int = 0) -> SimResult:
     """Simulate a job to its end.
 
     Args:
@@ -166,9 +168,24 @@ def play(graph: RoleGraph, plan: Plan, arrivals: Mapping[NodeName, int], arrival
         plan: The faults and orders.
         arrivals: When the agents of nodes connect first, in ns, by node.
         arrival_ns: Time from the start of the other nodes until their agents connect.
+        seed: That of the simulation.
+
+    Raises:
+        FlowdistError: A check of the simulator has failed. A job that never ends is no such failure.
     """
-    simulation = Simulation(graph, plan, checks="paced", arrival_ns=arrival_ns)
-    return let_arrive(simulation, arrivals).run(1000 * HOUR)
+    simulation = Simulation(graph, plan, seed=seed, checks="paced", arrival_ns=arrival_ns)
+    return checked(let_arrive(simulation, arrivals).run(1000 * HOUR))
+
+
+def checked(result: SimResult) -> SimResult:
+    """Return the result of a simulation if its figures may be used.
+
+    Raises:
+        FlowdistError: A check of the simulator has failed. A job that never ends is no such failure.
+    """
+    if result.violation is not None and result.violation.property != "liveness":
+        raise FlowdistError(f"the simulation has found a violation: {result.violation}")
+    return result
 
 
 def held_out(runs: Sequence[Run]) -> list[Prediction]:

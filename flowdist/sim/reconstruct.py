@@ -36,19 +36,26 @@ class Reconstructed(NamedTuple):
 
     `plan` has the faults and the orders of the operator. `arrivals` has, by declared node, the time in ns at which its
     first agent connected; nodes whose agents never did are left out. `workloads` are by role, measured where the record
-    allows it. `omitted` has a line of text for each thing that the simulation does not repeat. `untold` are the roles
-    whose workers do not report the time of saving; it was measured all the same. `guesses` are the texts of `omitted`
-    that say how the steps of a role are played, by role. `endless` are the primary tasks of a real run whose number of
-    steps is known neither from the record nor from the topology.
+    allows it. `left_out` has a line of text for each thing that happened and that the simulation does not repeat, and
+    `guesses`, by role, such lines about how the steps of a role are played. `untold` are the roles whose workers do not
+    report the time of saving; it was measured all the same. `endless` are the primary tasks of a real run whose number
+    of steps is known neither from the record nor from the topology. `unrestarted` are the roles whose warm start is
+    known neither from the record, in which each start was the first on its node, nor from the topology.
     """
 
     plan: Plan
     arrivals: dict[NodeName, int]
     workloads: dict[str, WorkloadSpec]
-    omitted: tuple[str, ...]
+    left_out: tuple[str, ...]
     untold: tuple[str, ...] = ()
     guesses: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     endless: tuple[str, ...] = ()
+    unrestarted: tuple[str, ...] = ()
+
+    @property
+    def omitted(self) -> tuple[str, ...]:
+        """Return a line of text for each thing that the simulation does not repeat."""
+        return (*self.left_out, *(text for texts in self.guesses.values() for text in texts))
 
 
 def reconstruct(header: Header, lines: Sequence[Line]) -> Reconstructed:
@@ -67,11 +74,12 @@ def reconstruct(header: Header, lines: Sequence[Line]) -> Reconstructed:
     times = calibrate([observe(header, lines)])
     workloads = {role.name: role.workload for role in calibrated(header.graph, times).roles}
     guesses = {name: role.silent for name, role in times.roles.items() if role.silent}
-    omitted = (*found.omitted, *(text for texts in guesses.values() for text in texts))
     untold = tuple(name for name, role in times.roles.items() if not role.tells_saving)
     unknown = [role for role in header.graph.roles if role.primary and times.roles[role.name].length == "unknown"]
     endless = tuple(role.name for role in unknown if header.run_id and role.workload.steps == WorkloadSpec().steps)
-    return Reconstructed(plan, found.arrivals, workloads, omitted, untold, guesses, endless)
+    first = [name for name, role in times.roles.items() if header.run_id and not role.tells_restarts]
+    unrestarted = tuple(name for name in first if workloads[name].warm_startup_ns is None)
+    return Reconstructed(plan, found.arrivals, workloads, tuple(found.left_out), untold, guesses, endless, unrestarted)
 
 
 def let_arrive(simulation: Simulation, arrivals: Mapping[NodeName, int]) -> Simulation:
@@ -124,7 +132,7 @@ class _Reconstruction:
         self.scales: list[str] = []
         self.adds: list[str] = []
         self.drains: list[str] = []
-        self.omitted: list[str] = []
+        self.left_out: list[str] = []
 
     def add(self, line: Line) -> None:
         """Note what a line of the record says about the plan that would tell the same story.
@@ -173,7 +181,7 @@ class _Reconstruction:
         match event:
             case ev.ReplicaExited(cause="collective_timeout"):
                 why = "because a collective timed out, which a hang explains"
-                self.omitted.append(f"{event.replica} failed at {now / 1e9:.2f}s {why}")
+                self.left_out.append(f"{event.replica} failed at {now / 1e9:.2f}s {why}")
             case ev.ReplicaExited(kind=str()):
                 self._failure(event, now, is_cause)
             case ev.NodeGone():
@@ -194,13 +202,13 @@ class _Reconstruction:
             case ev.ControllerStarted():
                 self._fault(now - TAKE_OVER_NS, f"controller@{_at(now - TAKE_OVER_NS)}")
             case ev.StoreLost():
-                self.omitted.append(f"the store of {event.world} was lost at {now / 1e9:.2f}s")
+                self.left_out.append(f"the store of {event.world} was lost at {now / 1e9:.2f}s")
             case ev.CancelRequested():
-                self.omitted.append(f"the operator cancelled the job at {now / 1e9:.2f}s")
+                self.left_out.append(f"the job was ended from outside at {now / 1e9:.2f}s: {event.reason}")
             case ev.GpuFailed():
                 self._fault(now, f"{event.node}@{_at(now)}:xid={event.xid},{event.gpu}")
             case ev.CordonRequested() | ev.UncordonRequested() | ev.ReplicaUnkillable():
-                self.omitted.append(f"{type(event).__name__} at {now / 1e9:.2f}s")
+                self.left_out.append(f"{type(event).__name__} at {now / 1e9:.2f}s")
             case _:
                 pass
 
@@ -208,7 +216,7 @@ class _Reconstruction:
         self.faults.append((max(0, at), text))
 
     def _failure(self, event: ev.ReplicaExited, now: int, is_cause: bool) -> None:
-        """Make a fault of a failed exit, or note in `omitted` why there is none.
+        """Make a fault of a failed exit, or note in `left_out` why there is none.
 
         There is none for a failure that only followed from another one: it opened no incident (`is_cause` is false),
         and no fault was injected into the replica within `cause_window` before. In the simulation it follows again.
@@ -216,10 +224,10 @@ class _Reconstruction:
         """
         hit = self._hit.get(str(event.replica), self._hit.get(f"{event.replica}.{event.local_rank}"))
         if not is_cause and (hit is None or now - hit > self._graph.options.cause_window_ns):
-            self.omitted.append(f"{event.replica} failed at {now / 1e9:.2f}s in the wake of another failure")
+            self.left_out.append(f"{event.replica} failed at {now / 1e9:.2f}s in the wake of another failure")
             return
         if event.kind in ("start_failed", "unready"):
-            self.omitted.append(f"{event.replica} did not come up at {now / 1e9:.2f}s ({event.kind})")
+            self.left_out.append(f"{event.replica} did not come up at {now / 1e9:.2f}s ({event.kind})")
             return
         how = {"oom": ":oom", "hang": ":hang"}.get(event.kind or "", f":exit={event.exit_code}")
         if event.signal is not None and event.kind == "signal":

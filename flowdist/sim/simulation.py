@@ -15,7 +15,6 @@ invariants of the job, that no two attempts of one replica run at the same time 
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 
@@ -30,6 +29,7 @@ from flowdist.control.protocol.events import DrainRequested, ScaleRequested
 from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.faults.grammar import NOTHING, Fault, Plan
 from flowdist.graph import Cluster, NodeSpec, RoleGraph
+from flowdist.graph.capacity import wanted
 from flowdist.graph.units import GPUS_MAX
 from flowdist.record.accounts import Accounts
 from flowdist.record.journal import FaultLine, Header, Record
@@ -217,13 +217,13 @@ class Simulation:
     def carried_out(self, job: JobState, line: Record) -> None:
         """Book the time of the replicas, and fire the faults that waited for this event.
 
-        Worlds that wait for a replica of a service stop waiting once that replica has lost its seat.
+        Worlds that wait for a replica of a service stop waiting once its role goes on without it.
         """
         self._accounts.hear(job, line)
         if self._faults.waiting:
             self._faults.hear(line)
         if self.work.services.away:
-            self.work.services.forget_unseated()
+            self.work.services.forget_given_up()
 
     def _note_offer(self, replica: ReplicaId, attempt: int) -> None:
         self.points.offered(replica, attempt)  # a method, since `points` is made after the user code
@@ -258,9 +258,7 @@ def with_nodes(graph: RoleGraph) -> RoleGraph:
     """
     if graph.cluster.given:
         return graph
-    # unlike that of sum(), the result of fsum() is the same in every version of Python
-    cpu = math.fsum(role.resources.cpu * role.max_replicas for role in graph.roles)
-    memory = sum(role.resources.memory * role.max_replicas for role in graph.roles)
+    cpu, memory = wanted(graph.roles)
     gpu = min(GPUS_MAX, sum(role.resources.gpu * role.max_replicas for role in graph.roles))
     node = NodeSpec("node0", cpu=max(cpu, 1), gpu=gpu, memory=memory)
     return msgspec.structs.replace(graph, cluster=Cluster((node,)))

@@ -77,7 +77,7 @@ def eventually(check: Check | None = None, *, within: str) -> Eventually | Calla
     try:
         within_ns = parse_duration(within)
     except ValueError:
-        help = duration_help(within, "write 30s, 1m30s or 2h")
+        help = duration_help(within)
         raise FlowdistError(f"within {within!r}: no duration", help=help) from None
 
     def made(check: Check) -> Eventually:

@@ -151,7 +151,7 @@ def _until_ns(until: str | None) -> int | None:
     try:
         return parse_duration(until) if until is not None else None
     except ValueError:
-        help = duration_help(until, "write 30s, 1m30s or 2h")
+        help = duration_help(until)
         raise FlowdistError(f"until {until!r}: no duration", help=help) from None
 
 

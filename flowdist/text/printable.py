@@ -13,7 +13,7 @@ ways out of this:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 # Control characters but for tab and newline; Unicode's Default_Ignorable_Code_Point (without the variation selectors,
@@ -57,13 +57,18 @@ def joined(lines: Iterable[str]) -> str:
     return "".join(f"{one_line(line)}\n" for line in lines)
 
 
-def printable_values(content: Any) -> Any:
-    """Return the content of a JSON document, made of dicts, lists and tuples, with `one_line` of all texts in it."""
+def printable_values(content: Any, mask: Callable[[str], str] = str) -> Any:
+    """Return the content of a JSON document, made of dicts, lists and tuples, with `one_line` of all texts in it.
+
+    Args:
+        content: The content.
+        mask: Hides the values of secrets in a text.
+    """
     if isinstance(content, str):
-        return one_line(content)
+        return one_line(mask(content))
     if isinstance(content, dict):
-        return {key: printable_values(value) for key, value in content.items()}
-    return [printable_values(value) for value in content] if isinstance(content, (list, tuple)) else content
+        return {key: printable_values(value, mask) for key, value in content.items()}
+    return [printable_values(value, mask) for value in content] if isinstance(content, (list, tuple)) else content
 
 
 def worker_line(line: str, *, colours: bool = True) -> str:

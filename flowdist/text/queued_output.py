@@ -32,7 +32,7 @@ class QueuedOutput:
 
     def __init__(self) -> None:
         self._writers: dict[Any, _Writer] = {}
-        self._fd_of_stdout = -1
+        self._stdout: _QueuedBytes | None = None
 
     def __enter__(self) -> QueuedOutput:
         self._restore = ExitStack()
@@ -40,10 +40,10 @@ class QueuedOutput:
             stream = getattr(sys, name)
             raw = raw_stream(stream)
             with suppress(OSError, ValueError, AttributeError):
-                fd = raw.fileno()
+                buffer = self._buffer(raw.fileno())
                 raw.flush()
-                queued = self._queued(fd, raw)
-                self._fd_of_stdout = fd if name == "stdout" else self._fd_of_stdout
+                queued = io.TextIOWrapper(buffer, encoding=raw.encoding, errors=raw.errors, write_through=True)
+                self._stdout = buffer if name == "stdout" else self._stdout
                 target, attribute = (stream, "raw") if isinstance(stream, PrintableStream) else (sys, name)
                 setattr(target, attribute, queued)
                 self._restore.callback(setattr, target, attribute, raw)
@@ -52,11 +52,9 @@ class QueuedOutput:
     def __exit__(self, *_: object) -> None:
         with self._restore, suppress(KeyboardInterrupt):
             self.finish()
-        for why in [
-            each.lost[self._fd_of_stdout] for each in self._writers.values() if self._fd_of_stdout in each.lost
-        ]:
+        if self._stdout is not None and self._stdout.lost:
+            text = f"flowdist: stdout could not be written, and lacks some of the output: {self._stdout.lost}"
             with suppress(OSError):
-                text = f"flowdist: stdout could not be written, and has not all of the output: {why}"
                 print(text, file=sys.stderr, flush=True)
 
     def finish(self) -> None:
@@ -64,12 +62,10 @@ class QueuedOutput:
         for writer in self._writers.values():
             writer.finish()
 
-    def _queued(self, fd: int, raw: TextIO) -> io.TextIOWrapper:
-        """Return a stream like `raw` that queues. Streams of one file share a thread, so that their order is kept."""
+    def _buffer(self, fd: int) -> _QueuedBytes:
+        """Return a binary stream that queues. Streams of one file share a thread, so that their order is kept."""
         status = os.fstat(fd)
-        writer = self._writers.setdefault((status.st_dev, status.st_ino), _Writer())
-        buffer = _QueuedBytes(fd, writer)
-        return io.TextIOWrapper(buffer, encoding=raw.encoding, errors=raw.errors, write_through=True)
+        return _QueuedBytes(fd, self._writers.setdefault((status.st_dev, status.st_ino), _Writer()))
 
 
 def is_behind(*streams: TextIO) -> bool:
@@ -93,6 +89,11 @@ class _QueuedBytes(io.BufferedIOBase):
         content = data if type(data) is bytes else bytes(data)
         self.writer.put(self._fd, content)
         return len(content)
+
+    @property
+    def lost(self) -> str:
+        """Return why some of the bytes could not be written, although they have a reader; empty if all could."""
+        return self.writer.lost.get(self._fd, "")
 
     @property
     def name(self) -> int:

@@ -10,7 +10,7 @@ TIMERS = {"join_timeout": "pending_timeout", "last_call_timeout": "join_window"}
 PLACES = ("is_host", "token")  # for several hosts
 DEAD_TIMERS = (  # without effect
     *("close_timeout", "heartbeat_timeout", "keep_alive_interval", "keep_alive_max_attempt", "read_timeout"),
-    *("timeout", "store_type"),
+    *("timeout", "store_type", "cas_backoff_max_seconds"),
 )
 KNOWN = (*TIMERS, *PLACES, *DEAD_TIMERS)
 

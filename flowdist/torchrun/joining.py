@@ -36,8 +36,6 @@ def as_here(theirs: RoleGraph, ours: RoleGraph) -> RoleGraph:
         env=own.env,
         workdir=own.workdir,
         preload=own.preload,
-        learned_preload=own.learned_preload,
-        first_imports=own.first_imports,
         warm=own.warm,
     )
     return msgspec.structs.replace(theirs, roles=(kept,), source=ours.source)

@@ -1,4 +1,4 @@
-"""Every option of torchrun (torch 2.13), and its meaning in flowdist.
+"""Every option of torchrun (torch 2.15), and its meaning in flowdist.
 
 The table in `options.md`, which is part of the package, is the only source: it is used to parse the command line, shown
 by --help and docs/torchrun.md, and compared with torch's own parser by a test. No option is ignored in silence: it is
@@ -11,9 +11,8 @@ import argparse
 import difflib
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib.resources import files
-from types import MappingProxyType
 from typing import Literal, NamedTuple, NoReturn
 
 import msgspec
@@ -25,9 +24,10 @@ Stance = Literal["same", "better", "no effect", "refused"]
 CHOICES = {
     "--start-method": ("spawn", "fork", "forkserver"),
     "--numa-binding": ("node", "socket", "exclusive", "core-complex"),
+    "--print-completion": ("bash", "zsh", "tcsh"),
 }
-NO_OPTIONS: Mapping[str, bool] = MappingProxyType({})
-NOT_FROM_ENV = ("--logs-specs", "--numa-binding")
+OptionsOfRun = Callable[[], Mapping[str, bool]]
+NOT_FROM_ENV = ("--logs-specs", "--numa-binding", "--print-completion")
 
 
 class Option(NamedTuple):
@@ -131,17 +131,36 @@ class HelpAsked(Exception):
     """Raised for a command line that has -h or --help before the script."""
 
 
+class CompletionAsked(Exception):
+    """Raised for a command line that has --print-completion before the script.
+
+    Args:
+        shell: The shell whose completion is asked for.
+    """
+
+    def __init__(self, shell: str) -> None:
+        super().__init__(shell)
+        self.shell = shell
+
+
+class _Completion(argparse.Action):
+    """Action of --print-completion. It raises CompletionAsked at once: no script is needed."""
+
+    def __call__(self, parser: object, namespace: object, values: object, option_string: str | None = None) -> NoReturn:
+        raise CompletionAsked(str(values))
+
+
 class _Parser(argparse.ArgumentParser):
     """Parser of torchrun's options: abbreviations, `-r3` and `--tee=3` work because torchrun uses the same class.
 
     Args:
         words: The command line, for messages.
-        of_run: Options of `flowdist run`, for messages.
+        options_of_run: Return the options of `flowdist run`, for messages.
     """
 
-    def __init__(self, words: Sequence[str], of_run: Mapping[str, bool]) -> None:
+    def __init__(self, words: Sequence[str], options_of_run: OptionsOfRun, own: Collection[str]) -> None:
         super().__init__(prog="flowdist torchrun")
-        self._words, self._of_run = list(words), of_run
+        self._words, self._options_of_run, self._own = list(words), options_of_run, own
 
     def print_help(self, file: object = None) -> NoReturn:
         """Raise HelpAsked; argparse calls this for -h and --help."""
@@ -157,14 +176,18 @@ class _Parser(argparse.ArgumentParser):
         refuse("FD152", message, HELP)
 
     def _help_for(self, unknown: str) -> str:
-        """Return the help line for an unknown option: the one that is meant, or how `flowdist run` takes it."""
+        """Return the help line for an unknown option: its place, the one meant, or how `flowdist run` has it."""
         name = unknown.partition("=")[0]
+        if name in self._own:
+            return f"write it first: flowdist torchrun {name} ..."
         if meant := torchrun_name(name):
             return f'did you mean "{meant}"?'
         known = [each for option in OPTIONS for each in option.names]
         dashed = name.replace("_", "-")
-        is_of_run = name in self._of_run and not difflib.get_close_matches(dashed, known, 1, LIKENESS_MIN)
-        return _in_run(unknown, self._words, self._of_run[name]) if is_of_run else did_you_mean(dashed, known, HELP)
+        of_run = self._options_of_run()
+        if name in of_run and not difflib.get_close_matches(dashed, known, 1, LIKENESS_MIN):
+            return _in_run(unknown, self._words, of_run[name])
+        return did_you_mean(dashed, known, HELP)
 
 
 def _in_run(option: str, words: list[str], has_value: bool) -> str:
@@ -178,23 +201,29 @@ def _in_run(option: str, words: list[str], has_value: bool) -> str:
     return f"flowdist run has it: {shlex.join(['flowdist', 'run', script, *filter(None, given)])}"
 
 
-def read_options(words: Sequence[str], env: Mapping[str, str], of_run: Mapping[str, bool] = NO_OPTIONS) -> Given:
+def read_options(
+    words: Sequence[str], env: Mapping[str, str], options_of_run: OptionsOfRun = dict, own: Collection[str] = ()
+) -> Given:
     """Parse a command line of torchrun. An option that is not given has the value of PET_<NAME>, or its default.
 
     Args:
         words: The command line without `flowdist torchrun`.
         env: The environment variables.
-        of_run: The options of `flowdist run`, each with whether it takes a value. If one of them is given, the error
-            shows how it is written there.
+        options_of_run: Return the options of `flowdist run`, each with whether it takes a value. Called for an unknown
+            option: if it is one of them, the error shows how it is written there.
+        own: flowdist's own options. They come before `words`, and the error of one that does not says so.
 
     Raises:
         TopologyProblems: An option is unknown, or there is no script.
         HelpAsked: The user asks for help.
+        CompletionAsked: The user asks for the completion of a shell.
     """
-    parser = _Parser(words, of_run)
+    parser = _Parser(words, options_of_run, own)
     for option in OPTIONS:
         if option.flag:
             parser.add_argument(*option.spellings(), dest=option.key, action="store_const", const="1")
+        elif option.key == "print_completion":
+            parser.add_argument(*option.spellings(), choices=option.choices, action=_Completion)
         else:
             parser.add_argument(*option.spellings(), dest=option.key)
     parser.add_argument("training_script")

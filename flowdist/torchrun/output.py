@@ -7,6 +7,7 @@ torchrun would make are links to those of the run.
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from string import Template
@@ -27,7 +28,7 @@ class Streams(NamedTuple):
     ranks: frozenset[int]  # local ranks that are shown on the terminal; empty: all
     filters: Mapping[Stream, tuple[str, ...]]  # lines with one of these texts are copied to a file; for -t alone
     role_name: str
-    prefix: str  # template of the prefix, which may have ${role_name}, ${rank} and ${local_rank}
+    prefix: str  # template of the prefix, which may have ${role_name}, ${rank}, ${local_rank}, ${hostname}
 
 
 class Output:
@@ -62,6 +63,7 @@ class Output:
             hidden = streams.redirects.get(local_rank, 0) & bit
             return None if hidden else lambda line: self._show(stream, line)
         values = {"role_name": streams.role_name, "rank": start.rank + local_rank, "local_rank": local_rank}
+        values["hostname"] = socket.gethostname()
         prefix = Template(streams.prefix).safe_substitute(values)
         copy = attempt / f"filtered_{stream}.log"
 

@@ -357,13 +357,16 @@ class _Settler:
             key = f"duplicate_{stream}_filters"
             if self._values[key] and not any(mask & bit for mask in tee.values()):
                 self._notes.append(f"{self._spelled[key]} finds nothing: no {stream} is tee'd (-t)")
+        template = self._values["log_line_prefix_template"]
+        if template and not any(tee.values()):
+            self._notes.append(f"{self._spelled['log_line_prefix_template']} changes nothing: no stream is tee'd (-t)")
         return Streams(
             redirects=self._masks("redirects", procs),
             tee=tee,
             ranks=frozenset(ranks),
             filters={stream: comma_separated(self._values[f"duplicate_{stream}_filters"]) for stream in BITS},
             role_name=self._values["role"],
-            prefix=self._env.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") or "[${role_name}${local_rank}]:",
+            prefix=template or self._env.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") or "[${role_name}${local_rank}]:",
         )
 
     def _masks(self, key: str, procs: int) -> dict[int, int]:
@@ -402,7 +405,7 @@ class _Settler:
             self._notes.append(f"{note} (or name an --rdzv-endpoint, and start it on each host)")
         if (name := self._role_name()) != self._values["role"] and "role" in self._spelled:
             self._notes.append(
-                f"messages and folders call the role {name}: they take lower-case letters, digits and hyphens"
+                f"messages and folders call the role {name}: they take lower-case letters, digits, - and _"
             )
 
     def _is_idle(self, key: str) -> bool:

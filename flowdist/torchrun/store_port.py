@@ -1,7 +1,9 @@
 """The port of --master-port, at which the stores of all generations listen if the job runs on one machine.
 
 A script that calls `init_process_group(init_method="tcp://127.0.0.1:29611")` finds the store there. Under
-TORCHELASTIC_USE_AGENT_STORE=True torch makes each rank a client: where nothing listens, all ranks would wait.
+TORCHELASTIC_USE_AGENT_STORE=True torch makes each rank a client: where nothing listens, all ranks would wait. Since
+torch 2.15 that is so only where address and port are MASTER_ADDR and MASTER_PORT. Elsewhere rank 0 serves a store of
+its own. If only the address differs (localhost), it logs that the port is taken, and uses the store that listens there.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from pathlib import Path
@@ -12,7 +13,9 @@ from flowdist.report.record.page import page_data, timeline_page
 from flowdist.report.record.timeline import Timeline, timeline_of
 from flowdist.runtime.left_files import read_from, size_of
 from flowdist.runtime.run_folder.log_reader import find_logs, parse_target
-from flowdist.runtime.run_folder.runs import state_of
+from flowdist.runtime.run_folder.runs import known_mask, state_of
+from flowdist.runtime.worker_env.secret_values import Mask
+from flowdist.text.printable import printable_values
 
 LOOK_S = 0.1  # between two looks at the size of the journal
 WAIT_S = 20.0  # how long an answer may wait for the journal to grow
@@ -36,12 +39,14 @@ class FollowedRun:
         self._read, self._lines = 0, list[Line]()
         self._header: Header | None = None
         self._timeline: Timeline | None = None
+        self._mask = Mask()
         self._made_at, self._took = 0.0, 0.0
         self.timeline()
 
     def page(self) -> str:
         """Return the HTML page of the run as it is now, which then asks for its data by itself."""
-        return timeline_page(self.timeline(), is_live=True)
+        timeline = self.timeline()
+        return timeline_page(timeline, is_live=True, mask=self._mask)
 
     def data_after(self, size: int) -> dict[str, object]:
         """Return the data of the page once the journal is longer than `size`, or after WAIT_S.
@@ -54,14 +59,16 @@ class FollowedRun:
             time.sleep(LOOK_S)
         state = self.state()  # before the journal is read: what the browser gets with the end is the whole run
         timeline = self.timeline(at_once=state != "running")
-        return {"size": self._read, "state": state, "data": page_data(timeline)}
+        return {"size": self._read, "state": state, "data": printable_values(page_data(timeline), self._mask)}
 
     def state(self) -> str:
         """Return the state of the run: running, succeeded, failed, cancelled or died."""
         return state_of(self._folder).state
 
     def logs(self, replica: str, attempt: int) -> str:
-        """Return the ends of the logs of an attempt, each below its name.
+        """Return the ends of the logs of an attempt, each below its name, with the values of secrets hidden.
+
+        A line of which only the end would be shown is left out: a part of a secret could not be told from other text.
 
         Args:
             replica: Name of the replica, such as `trainer/0`.
@@ -75,8 +82,11 @@ class FollowedRun:
         for log in find_logs(self._folder, graph, [parse_target(replica, graph)], ("stdout", "stderr"), attempt):
             size = size_of(log.path)
             data = read_from(log.path, max(0, size - LOG_BYTES), LOG_BYTES) if size else None
-            if data:
-                parts.append(f"{log.name} {log.stream}\n{data.decode(errors='replace')}")
+            text = self._mask((data or b"").decode(errors="replace"))
+            if size > LOG_BYTES:
+                text = text.partition("\n")[2]
+            if text:
+                parts.append(f"{log.name} {log.stream}\n{text}")
         return "\n".join(parts)
 
     def timeline(self, *, at_once: bool = False) -> Timeline:
@@ -119,7 +129,7 @@ class FollowedRun:
                 break
             self._read += len(raw)
             if isinstance(line, Header):
-                self._header = line
+                self._header, self._mask = line, known_mask(line.graph, os.environ)
             else:
                 self._lines.append(line)
         if self._header is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import secrets
+import socket
 import threading
 from collections.abc import Iterator
 from http import HTTPStatus
@@ -23,6 +24,7 @@ from flowdist.text.printable import printable_values
 from flowdist.ui.follow import FollowedRun
 
 ADDRESS = "127.0.0.1"
+CONNECTIONS_MAX = 64  # each has a thread; a browser has six
 NOT_YET = (
     "<!doctype html><meta charset=utf-8><meta http-equiv=refresh content=1><title>flowdist</title>The run begins ..."
 )
@@ -63,8 +65,51 @@ class Readers:
             self._changed.wait_for(lambda: self._told >= self._most, seconds)
 
 
+class Waiting:
+    """The open connections, and which of them have sent no whole request yet. Several threads may use it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: set[socket.socket] = set()
+        self._waiting: dict[socket.socket, None] = {}  # the one that has waited longest first
+
+    def opened(self, connection: socket.socket) -> None:
+        """Add a connection; if there are too many, end the one that has sent no request for the longest time."""
+        with self._lock:
+            self._open.add(connection)
+            self._waiting[connection] = None
+            victim = next(iter(self._waiting)) if len(self._open) > CONNECTIONS_MAX else None
+            if victim is not None:
+                self._forget(victim)
+                with contextlib.suppress(OSError):
+                    victim.shutdown(socket.SHUT_RDWR)  # its thread reads the end, and closes it
+
+    def waits(self, connection: socket.socket) -> None:
+        """Record that the next request of a connection is waited for."""
+        with self._lock:
+            if connection in self._open:
+                self._waiting[connection] = None
+
+    def asked(self, connection: socket.socket) -> None:
+        """Record that a request has arrived, which is being answered."""
+        with self._lock:
+            self._waiting.pop(connection, None)
+
+    def closed(self, connection: socket.socket) -> None:
+        """Forget a connection that has ended."""
+        with self._lock:
+            self._forget(connection)
+
+    def _forget(self, connection: socket.socket) -> None:
+        self._open.discard(connection)
+        self._waiting.pop(connection, None)
+
+
 class RunServer(ThreadingHTTPServer):
     """The server of one run. `url` is what the user opens.
+
+    Any process of this machine can connect. One that sends half a request, or none, holds a thread: so there are
+    CONNECTIONS_MAX at most, and it is such a connection that ends for a new one.
 
     Args:
         run: The run; None if it has not begun, see `followed`.
@@ -75,9 +120,10 @@ class RunServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = 128  # connections that arrive at once; above, a browser would wait seconds for the next try
 
     def __init__(self, run: FollowedRun | None, port: int) -> None:
-        self.run, self.token, self.readers = run, secrets.token_urlsafe(16), Readers()
+        self.run, self.token, self.readers, self.waiting = run, secrets.token_urlsafe(16), Readers(), Waiting()
         try:
             super().__init__((ADDRESS, port), _Handler)
         except OSError as error:
@@ -88,6 +134,16 @@ class RunServer(ThreadingHTTPServer):
         """Return the run; None if it has not begun."""
         return self.run
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer the requests of a new connection in a thread of its own."""
+        self.waiting.opened(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection that is over."""
+        self.waiting.closed(request)
+        super().shutdown_request(request)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Do nothing: a browser that leaves a page cuts its connections."""
 
@@ -95,9 +151,15 @@ class RunServer(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: RunServer
     protocol_version = "HTTP/1.1"
-    timeout = 60  # seconds for a request to arrive
+    timeout = 60  # seconds in which a part of a request has to arrive
+
+    def handle_one_request(self) -> None:
+        """Wait for the next request of the connection, and answer it."""
+        self.server.waiting.waits(self.connection)
+        super().handle_one_request()
 
     def do_GET(self) -> None:
+        self.server.waiting.asked(self.connection)
         asked = urlsplit(self.path)
         _, token, *rest = [*asked.path.split("/", 2), "", ""]
         hosts = (f"{ADDRESS}:{self.server.server_port}", f"localhost:{self.server.server_port}")

@@ -215,10 +215,13 @@ def commit(path: str | os.PathLike[str], *, step: int = 0) -> bool:
         True if the checkpoint is the latest one now; False if this worker's generation is over. Without flowdist, True.
 
     Raises:
+        ValueError: if the path is empty.
         FileNotFoundError: if there is no such file or folder, from which a worker could resume.
         RuntimeError: if another run owns the folder of checkpoints; see docs/resume.md.
         TimeoutError: if there is no answer within 30 s; the checkpoint may have been accepted or not.
     """
+    if not os.fspath(path):
+        raise ValueError("commit(''): the path of the checkpoint is empty; name the file or folder that was written")
     path = str(Path(path).absolute())
     if not Path(path).exists():
         raise FileNotFoundError(f"commit({path!r}): there is no such file or folder; write the checkpoint first")
@@ -235,12 +238,26 @@ def latest(of: str | None = None) -> Path | None:
     Args:
         of: The role, `"trainer"`, or the replica of a role without gang, `"ps/0"`, whose checkpoint is wanted, as by an
             evaluator. None: this worker's own. Without flowdist `of` is ignored: all checkpoints are this worker's.
+
+    Raises:
+        RuntimeError: if the file that names the checkpoint is damaged. There may be a checkpoint then, so that to begin
+            anew would lose it.
     """
     pointer = _pointer() if of is None or not is_managed() else checkpoint_dir() / of / "latest.json"
     try:
-        return Path(json.loads(pointer.read_text())["path"])
+        named = json.loads(pointer.read_text(encoding="utf-8"))["path"]
     except FileNotFoundError:
         return None
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise _damaged(pointer, f"{type(error).__name__}: {error}") from None
+    if not isinstance(named, str) or not named:
+        raise _damaged(pointer, "it names no path")
+    return Path(named)
+
+
+def _damaged(pointer: Path, why: str) -> RuntimeError:
+    help = 'write {"path": "the path of the newest checkpoint"} into it; without the file, training begins anew'
+    return RuntimeError(f"{pointer} is damaged, so that the latest checkpoint is not known ({why}); {help}")
 
 
 def _pointer() -> Path:

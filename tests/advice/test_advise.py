@@ -132,7 +132,10 @@ def test_the_role_whose_budget_is_used_up_gets_more_restarts() -> None:
 
 
 def test_spare_nodes_that_the_job_cannot_use_are_given_back() -> None:
-    advice = week("node-kill=0.2/node-day/10m", nodes=8).advise("spares", seeds=4)
+    """Four runs have about six failures, too few to be sure of anything."""
+    case = week("node-kill=0.2/node-day/10m", nodes=8)
+    few, advice = case.advise("spares", seeds=4), case.advise("spares", seeds=16)
+    assert few.sure == [] and few.goodput.half is None and "no 95 % intervals: " in few.notes[-1]
     (one,) = advice.sure
     assert one.changes[0].nodes is not None and 4 <= one.changes[0].nodes < 8
     assert one.gain.share > 0.1 and one.changes[0].words == ["--nodes", str(one.changes[0].nodes)]
@@ -167,7 +170,7 @@ def test_a_shorter_lease_comes_with_a_warning_about_nodes_that_are_only_slow() -
 @pytest.mark.slow
 def test_sure_changes_are_simulated_together_as_gains_do_not_add_up() -> None:
     sets = ["trainer.workload.checkpoint_every=2h"]
-    advice = week("node-kill=5/node-day/10m", sets=sets, nodes=8).advise("interval", "spares", seeds=4)
+    advice = week("node-kill=5/node-day/10m", sets=sets, nodes=8).advise("interval", "spares", seeds=8)
     assert advice.together is not None and len(advice.together.changes) == len(advice.sure) == 2
     parts = [one.gain.share for one in advice.sure]
     assert max(parts) < advice.together.gain.share < sum(parts)

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from flowdist.advice.measured_rates import Record, measured_rates, poisson_95
+from flowdist.advice.measured_rates import Record, measured_rates
 from flowdist.dsl.load import load_topology
 from flowdist.faults.files import parse_plan
 from flowdist.faults.rates import parse_rate
 from flowdist.graph import SECOND
 from flowdist.graph.units import DAY
 from flowdist.record.journal import Header
+from flowdist.report.goodput import poisson_95
 from flowdist.sim.simulation import Simulation
 
 GANG = str(Path(__file__).parents[2] / "scenarios/topologies/gang.py")

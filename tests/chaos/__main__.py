@@ -35,7 +35,6 @@ class Outcome(NamedTuple):
 
 
 def main() -> int:
-    os.environ["FLOWDIST_LEARNED_PRELOAD"] = "0"  # the rows must not write the cache of the user
     options = _options()
     if options.play:
         return _play(next(row for row in ROWS if row.name == options.play), Path(options.folder))

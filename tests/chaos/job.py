@@ -16,8 +16,8 @@ from tests.runtime.harness import Deaths, Job, children
 
 STEPS = 400
 CONTROLLER = "flowdist.runtime.controller.controller_main"
-FORK_SERVER = "fork_server_boot.py"
-PROCESSES = ("supervisor", "controller", "guardian", "agent", "spawner", "fork server")
+SCRIPTS = (b"ps.py", b"trainer.py")  # the templates of their workers run them, too
+PROCESSES = ("supervisor", "controller", "guardian", "agent", "spawner", "template")
 END_S = 15.0  # after `flowdist run` was killed, nothing of it may live longer
 
 TOPOLOGY = """
@@ -129,12 +129,12 @@ def last_line(job: Job) -> str:
 def processes(job: Job, node_of: str = "trainer/0") -> dict[str, int]:
     """Return the process ids of flowdist's processes by name, those of the node where the replica runs."""
     worker = worker_pid(job, node_of)
-    fork_server = _parent(worker)
-    spawner = _parent(fork_server)
+    template = _parent(worker)
+    spawner = _parent(template)
     guardian = _parent(spawner)
     agent = next(pid for pid in children(guardian) if pid != spawner)
     controller = job.named(CONTROLLER)[0]
-    pids = (supervisor_pid(job), controller, guardian, agent, spawner, fork_server)
+    pids = (supervisor_pid(job), controller, guardian, agent, spawner, template)
     return dict(zip(PROCESSES, pids, strict=True))
 
 
@@ -150,11 +150,11 @@ def worker_pid(job: Job, replica: str = "trainer/0") -> int:
 
 
 def own_processes(mark_of: Job) -> Iterator[int]:
-    """Return the processes of flowdist that live: all of the run but workers, stores and standbys."""
+    """Return the processes of flowdist that live: all of the run but workers and stores."""
     workers = {int(text) for path in mark_of.folder.glob("runs/*/*/*/attempt_*/*/pid") if (text := path.read_text())}
     for pid in mark_of.alive():
         command = _command(pid)
-        if pid not in workers and (b"flowdist" in command or FORK_SERVER.encode() in command):
+        if pid not in workers and any(word in command for word in (b"flowdist", *SCRIPTS)):
             yield pid
 
 

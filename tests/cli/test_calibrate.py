@@ -172,3 +172,22 @@ def test_an_error_of_what_did_not_happen_is_no_share(trace: Path) -> None:
     (row,) = [row for row in rows if row[1] == "lost work of trainer"]
     assert row[2] == "0s" and row[3] != "0s" and row[4] == "-"
     assert Figure("", 0, 0).error == 0 and not Figure("", 0, 5).is_within(0.5) and Figure("", 0, 5).is_within(0, 5)
+
+
+def test_a_what_if_says_that_the_time_of_a_restart_is_unknown_where_nothing_was_restarted(tmp_path: Path) -> None:
+    """Each start of the run was cold. Its what-if was played with cold restarts, and nothing said so."""
+    calm = tmp_path / "trace.jsonl"
+    assert run(simulate_command, GANG, "--trace", calm).exit_code == 0
+    asked = (as_run(calm), "--fail", "trainer/2@5m:exit=3")
+    (text,) = json.loads(run(replay_command, *asked, "--json").stdout)["unknown"]
+    assert text.startswith("how long a restart of trainer takes is unknown: each start in the run was the first on its")
+    assert f"warning: {text}" in run(replay_command, *asked).stderr
+    known = ("--with", GANG, "--set", "trainer.workload.warm_startup=1s")
+    assert json.loads(run(replay_command, *asked, *known, "--json").stdout)["unknown"] == []
+    calmly = (asked[0], "--scale", "trainer=4@90m")
+    assert json.loads(run(replay_command, *calmly, "--json").stdout)["unknown"] == [], "nothing is restarted"
+
+
+def test_a_run_with_a_restart_tells_how_long_one_takes(trace: Path) -> None:
+    asked = (as_run(trace), "--fail", "trainer/2@5m:exit=3", "--json")
+    assert json.loads(run(replay_command, *asked).stdout)["unknown"] == []

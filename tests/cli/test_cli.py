@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +14,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from flowdist import __version__
 from flowdist.cli.main import VERBS as VERBS_OF_MAIN
-from flowdist.cli.main import Verb, cli
+from flowdist.cli.main import WORDS_OF_OTHERS, Verb, cli
 from flowdist.cli.shared.common import guarded
 from flowdist.graph import decode_graph
 
@@ -36,7 +38,8 @@ VERBS = (
     ),
     *("list", "status", "logs", "scale", "drain", "cordon", "uncordon", "cancel", "report"),
 )
-GANG = str(Path(__file__).parents[2] / "scenarios/topologies/gang.py")
+ROOT = Path(__file__).parents[2]
+GANG = str(ROOT / "scenarios/topologies/gang.py")
 
 
 def process(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -204,6 +207,29 @@ def test_a_command_line_that_cannot_be_read_is_an_object_under_json(arguments: t
     [problem] = json.loads(done.stdout)["problems"]
     assert done.exit_code == 2 and words in problem["message"]
     assert problem["help"].startswith("see ") and problem["help"].endswith(" --help")
+
+
+@pytest.mark.parametrize("option", ["-V", "--version"])
+def test_the_version_is_printed(option: str) -> None:
+    assert CliRunner().invoke(cli, [option]).output == f"flowdist, version {__version__}\n"
+
+
+def test_words_of_other_tools_lead_to_a_command_line_that_can_be_read() -> None:
+    for word, meant in WORDS_OF_OTHERS.items():
+        assert word not in VERBS_OF_MAIN
+        refused = CliRunner().invoke(cli, [word])
+        assert refused.exit_code == 2 and f"no such command '{word}'; write {meant}" in refused.stderr
+        for line in re.findall("flowdist [-a-z]+(?: -[-a-z]+)*", meant):
+            (verb, *options) = line.split()[1:]
+            known = CliRunner().invoke(cli, [verb] if verb.startswith("-") else [verb, "--help"])
+            assert known.exit_code == 0 and all(option in known.output for option in options), line
+
+
+def test_help_of_run_has_the_exit_codes_of_the_docs() -> None:
+    rows = re.findall(r"^\| (\d+) \| ", (ROOT / "docs/run.md").read_text(), re.MULTILINE)
+    words = " ".join(CliRunner().invoke(cli, ["run", "--help"]).output.split())
+    _, _, codes = words.partition("Exit code")
+    assert len(rows) == 5 and all(f" {code} if " in codes for code in rows)
 
 
 def test_without_json_and_for_what_workers_get_it_is_told_in_words() -> None:

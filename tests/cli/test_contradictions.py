@@ -84,7 +84,7 @@ STATUSES: list[tuple[Edit, str]] = [
     (lambda s: s["said"][-1].update(t_ns=s["now_ns"] + 1), "in the order of time"),
     (lambda s: s["said"][-1].update(t_ns=0), "in the order of time"),
     (lambda s: s["time_ns"].pop("trainer"), "each role has a time account"),
-    (lambda s: s.update(goodput=None), "the goodput is known"),
+    (lambda s: s.update(goodput=None), "the goodput follows from the times"),
     (lambda s: s.update(goodput=0.5), "the goodput follows from the times"),
     (lambda s: s["time_ns"]["trainer"].update(productive=1), "the goodput follows from the times"),
     (lambda s: s["nodes"][0].update(phase="x"), "Invalid enum value"),

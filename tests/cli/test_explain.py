@@ -56,11 +56,11 @@ What is charged
   when the budget is used up: the job fails
 
 What reconnects
-  evaluator  its gate on trainer says on_restart="reconnect"
+  evaluator  its gate on trainer says on_restart="reconnect"; if it fails before they run again, it restarts too, and all of this once more (R6)
 
 What is not affected
   ps/1  replicas of a role without gang restart one by one
-"""
+"""  # noqa: E501
 
 
 def test_a_failure_is_told_in_words() -> None:

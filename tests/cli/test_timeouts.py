@@ -32,12 +32,12 @@ t.role(
 TIMELINE = [
     "     2ms  trainer/0, trainer/1 start",
     "      5m  trainer/0 has reported no first step for 5m",
-    "    5m2s  incident 1: trainer/0 failed on node0: it hangs: it reported no progress within 5m; restarting trainer "
-    "(restart 1 of 1)",
+    "    5m2s  incident 1: trainer: it hangs: it reported no progress within 5m; nothing tells trainer/0, trainer/1 "
+    "apart, so that none is blamed; restarting trainer (restart 1 of 1)",
     "  5m2.1s  trainer/0, trainer/1 start",
     "  5m2.1s  incident 1: re-formed after 108ms, charged to trainer",
-    "10m4.1s  the job fails: trainer/0 failed on node0: it hangs: it reported no progress within 5m; role trainer has "
-    "used up its budget of 1 restart",
+    "10m4.1s  the job fails: trainer: it hangs: it reported no progress within 5m; nothing tells trainer/0, trainer/1 "
+    "apart, so that none is blamed; role trainer has used up its budget of 1 restart",
 ]
 
 

@@ -82,7 +82,9 @@ def test_with_json_the_help_has_its_own_key() -> None:
         ),
         ("--fail default/0@5s train.py", "flowdist run has it: flowdist run train.py --fail trainer/0@5s"),
         ("--detach train.py", "flowdist run has it: flowdist run train.py --detach"),
-        ("--tee 3 --no-learned-preload train.py", "flowdist torchrun --help shows every option"),
+        ("--tee 3 --nothing-like-it train.py", "flowdist torchrun --help shows every option"),
+        ("--tee 3 --cold train.py", "write it first: flowdist torchrun --cold ..."),
+        ("--tee 3 --interface=eth1 train.py", "write it first: flowdist torchrun --interface ..."),
     ],
 )
 def test_an_option_of_run_is_given_to_torchrun(line: str, help: str) -> None:

@@ -115,6 +115,14 @@ def test_a_newer_run_does_not_change_what_a_command_shows(trace: Path, monkeypat
     assert told()["causes"][0]["command"].startswith("flowdist replay runs/a-run --without")
 
 
+def test_the_number_of_simulations_is_an_option_and_the_answer_says_what_was_left_out(trace: Path) -> None:
+    text = why(trace, "--simulations", 3).output
+    assert "Played again 3 times" in text and "later causes by themselves. --simulations plays more." in text, text
+    values = told(trace, "--simulations", 3)
+    assert values["tried"] == 1 and values["not_tried_alone"] == told(trace)["tried"] - 1 > 0
+    assert "plays more" not in why(trace).output and told(trace)["not_tried_alone"] == 0
+
+
 def test_a_failed_job_names_what_alone_is_enough(tmp_path: Path) -> None:
     trace = simulated(tmp_path / "t.jsonl", "--fail", "node2@3m", "--fail", "trainer/0@90s", "--fail", "controller@2m")
     done = why(trace)

@@ -27,7 +27,7 @@ SELF = Path(__file__).name  # a script that is there: paths are relative to the 
 def test_ddp_is_one_elastic_role_with_a_node_for_each_replica() -> None:
     graph = graph_of(ddp("--lr", "1", script=SELF, j="2:4x8", cpu=4, memMB=2048, name="exp/Run_1", max_retries=3))
     (role,) = graph.roles
-    assert (graph.name, role.name) == ("run-1", "test-components")
+    assert (graph.name, role.name) == ("run_1", "test_components")
     assert role.command == ("python", SELF, "--lr", "1")
     assert (role.min_replicas, role.max_replicas, role.procs) == (2, 4, 8)
     assert role.restart is not None and (role.restart.scope, role.restart.max_restarts) == ("role", 3)
@@ -85,6 +85,25 @@ def test_spmd_has_gpus_of_its_own() -> None:
     assert [node.gpu for node in graph.cluster.nodes] == [2, 2] and graph.roles[0].resources.gpu == 2
 
 
+def test_a_bare_number_is_a_number_of_processes_for_ddp_and_of_nodes_for_spmd(tmp_path: Path) -> None:
+    (tmp_path / "flowdist.toml").write_text("[resources.big]\ncpu = 6\ngpu = 4\n")
+    (tmp_path / "x.py").touch()
+    (tmp_path / "topology.py").write_text(
+        "from flowdist.components import ddp, spmd\na = ddp(script='x.py', j='2')\n"
+        "b = spmd(script='x.py', h='big', j='2')\nc = spmd(script='x.py', gpu=3, j=2)\n"
+    )
+    graphs = {name: load_topology(f"{tmp_path}/topology.py:{name}").graph for name in "abc"}
+    sizes = {name: (len(graph.cluster.nodes), graph.roles[0].procs) for name, graph in graphs.items()}
+    assert sizes == {"a": (1, 2), "b": (2, 4), "c": (2, 3)}
+
+
+def test_a_static_rendezvous_is_what_every_job_has() -> None:
+    static = graph_of(ddp(m="json.tool", j="2x2", rdzv_backend="static"))
+    assert encode_graph(static) == encode_graph(graph_of(ddp(m="json.tool", j="2x2")))
+    with pytest.raises(TopologyProblems, match="etcd"):
+        ddp(m="json.tool", rdzv_backend="etcd")
+
+
 def test_the_timers_of_rdzv_conf_are_those_of_the_role() -> None:
     (role,) = graph_of(ddp(m="json.tool", rdzv_conf="'join_timeout=9,last_call_timeout=1.5,timeout=3'")).roles
     assert (role.pending_timeout_ns, role.join_window_ns) == (9 * 10**9, 1_500_000_000)
@@ -111,7 +130,9 @@ def test_a_name_is_an_experiment_and_a_run(name: str, names: tuple[str, str]) ->
     assert names_of("/", "dir/my_main.py") == ("default-experiment", "my_main")
 
 
-@pytest.mark.parametrize(("j", "size"), [("2x8", (2, 2, 8)), ("2:4x8", (2, 4, 8)), (" 1x1 ", (1, 1, 1))])
+@pytest.mark.parametrize(
+    ("j", "size"), [("2x8", (2, 2, 8)), ("2:4x8", (2, 4, 8)), (" 1x1 ", (1, 1, 1)), ("2", (1, 1, 2))]
+)
 def test_j_is_nodes_times_processes(j: str, size: tuple[int, int, int]) -> None:
     assert parse_j(j) == size
 
@@ -119,7 +140,6 @@ def test_j_is_nodes_times_processes(j: str, size: tuple[int, int, int]) -> None:
 @pytest.mark.parametrize(
     ("j", "message", "help"),
     [
-        ("2", "-j 2 can be read in two ways", "1 node with 2 processes (-j 1x2), or 2 nodes with one process"),
         ("4:2x2", "minimum 4 is larger than maximum 2", "write -j 2:4x2"),
         ("0x2", "a number that is not from 1 to 100,000", "-j 1x1"),
         ("2x999999", "a number that is not from 1 to 100,000", "-j 1x1"),
@@ -170,7 +190,7 @@ def test_in_a_topology_file_a_mistake_is_shown_at_its_argument(tmp_path: Path) -
     assert missing.format().splitlines()[3].count("^") == len('"nope.py"')
     (wrong,) = problems_of(tmp_path, 'ddp(m="json.tool", cpu="x")')
     assert wrong.message.startswith("node 'node0', role 'tool': cpu='x'")
-    (size,) = problems_of(tmp_path, 'ddp(m="json.tool", j="2")')
+    (size,) = problems_of(tmp_path, 'ddp(m="json.tool", j="2:4")')
     assert size.code == "FD153" and size.place.line == 2
 
 
@@ -181,14 +201,13 @@ def invoke(*words: str) -> Result:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ("dist.ddp -j 2 --script x.py", "error[FD153]: -j 2 can be read in two ways"),
-        ("dist.spmd -j 2 -m json.tool", "error[FD153]: -j 2 can be read in two ways"),
+        ("dist.spmd -j 2 -m json.tool", "error[FD153]: -j 2: as many processes as a node has GPUs are meant"),
+        ("dist.ddp --rdzv_backend etcd -m json.tool", "error[FD154]: --rdzv_backend etcd: no service is needed"),
         ("dist.ddp --script no.py", "error[FD109]: role 'no': script 'no.py' is not found"),
         ("dist.ddp -m json.tool --cpu=-1", "error[FD105]: node 'node0', role 'tool': cpu=-1.0 must not be negative"),
         ("dist.ddp -m json.tool -h huge -j 2x1", "error[FD110]: node 'node0': resources='huge' is unknown"),
         ("dist.ddp -m json.tool --mounts a=b", "error[FD154]: --mounts a=b: there is nothing to mount into"),
         ("dist.ddp -m json.tool --rdzv_port 29500", "error[FD154]: --rdzv_port 29500: each generation has a store"),
-        ("dist.ddp -m json.tool --rdzv_backend c10d", "error[FD154]: --rdzv_backend c10d: on one machine"),
         ("dist.ddp -m json.tool --metadata a=b", "error[FD154]: --metadata a=b: no scheduler gets it"),
         ("dist.ddp -m json.tool --rdzv_conf join_timeout=x", "error[FD154]: --rdzv_conf join_timeout=x: 'x' is not a"),
         ("dist.ddp -m json.tool --rdzv_conf is_host=1", "error[FD154]: --rdzv_conf is_host=1 cannot be honoured"),
@@ -233,9 +252,9 @@ def test_a_name_that_is_changed_and_what_has_no_effect_is_said() -> None:
         topology = ddp(name=str(given["name"]), m="json.tool")
         return _notes(topology, given, {"TORCHX_RANK0_HOST": "a"} if "rdzv_conf" in options else {})
 
-    assert notes() == notes(name="exp/run") == notes(name="exp/") == []
-    (said,) = notes(name="exp/trial_1")
-    assert "call the run trial-1" in said and said.endswith("TORCHX_TRACKING_RUN_NAME is trial_1")
+    assert notes() == notes(name="exp/run") == notes(name="exp/") == notes(name="exp/trial_1") == []
+    (said,) = notes(name="exp/Trial.1b")
+    assert "call the run trial" in said and said.endswith("TORCHX_TRACKING_RUN_NAME is Trial.1b")
     (said,) = notes(rdzv_conf="join_timeout=3,timeout=9")
     assert "nothing here: timeout=9 of --rdzv_conf, TORCHX_RANK0_HOST=a (" in said
 

@@ -56,6 +56,19 @@ def test_a_stop_that_comes_before_the_workers_run_is_not_lost():
     assert talk.tell(io.WorkersSpawned(T, 1)) == [ev.ReplicaStarted(T, 1), kill("KILL")]
 
 
+@pytest.mark.parametrize("grace", [0, SECOND])
+def test_nothing_is_due_while_workers_that_are_to_end_do_not_run_yet(grace: int) -> None:
+    """A kill that was due, and could not be sent, kept the driver busy until the imports were over."""
+    talk = Talk()
+    talk.order(start())
+    talk.order(StopReplica("node0", T, 1, grace))
+    talk.now = 2 * SECOND
+    talk.tell(io.AgentTimePassed())
+    due = talk.agent.deadline()
+    assert due is not None and due > talk.now, "the next heartbeat"
+    assert talk.tell(io.WorkersSpawned(T, 1)) == [ev.ReplicaStarted(T, 1), kill("KILL")], "the grace is over"
+
+
 def test_it_says_why_workers_are_not_forked():
     talk = Talk()
     talk.order(start())

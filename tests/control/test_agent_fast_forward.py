@@ -41,7 +41,7 @@ def test_a_heartbeat_that_cannot_be_answered_yet_is_not_renewed_but_taken() -> N
     talk = Talk()
     now = 10 * BEAT + MS
     assert talk.agent.lease.renew(now, 2 * MS) == 9 * BEAT
-    assert take_heartbeat(talk.agent, now) == msg.Heartbeat("node0", 1, 10 * BEAT)
+    assert take_heartbeat(talk.agent, now) == msg.Heartbeat("node0", 1, 10 * BEAT, 9 * BEAT + MS)
     assert lease(talk) == (9 * BEAT, 11 * BEAT), "it is on its way, and the next one is due a period later"
     assert take_heartbeat(talk.agent, now) is None
 

@@ -47,6 +47,23 @@ def test_r15_a_worker_without_output_for_too_long_is_reported_once():
     assert saw(talk, None) == []
 
 
+def test_r15_as_long_as_nothing_is_seen_of_it_the_start_timeout_alone_counts():
+    talk = watched(start_timeout_ns=10 * MINUTE)
+    for at in range(60, 600, 60):
+        assert talk.at(at, ack=True) == [LOOK]
+        assert saw(talk, None) == []
+    talk.at(600, ack=True)
+    assert saw(talk, None) == [ev.ReplicaStalled(T, 1, "start", 10 * MINUTE, -1)]
+
+
+def test_r15_what_has_printed_before_its_first_step_hangs_when_it_is_silent():
+    talk = watched(start_timeout_ns=10 * MINUTE)
+    talk.at(60, ack=True)
+    assert saw(talk, 20) == []
+    assert talk.at(80, ack=True) == [LOOK]
+    assert saw(talk, 20) == [stalled("output")]
+
+
 def test_r15_output_puts_the_clock_back():
     talk = watched()
     talk.at(60, ack=True)

@@ -87,6 +87,7 @@ class Liar:
             "inventory": lambda: tuple(self._build(ev.InventoryItem) for _ in range(pick((0, 0, 1, 2)))),
             "exited": lambda: pick((None, self._build(ev.ReplicaExited))),
             "phase": lambda: pick(("starting", "running", "ready", "suspended", "stopped", "exited", "odd")),
+            "outcome": lambda: pick(("cancelled", "failed")),
             "kind": lambda: pick((None, "exit", "signal", "oom", "hang")),
             "by": lambda: pick(("progress", "output", "start")),
             "ports": lambda: pick(((), (("rpc", 4000),), (("rpc", 1 << 40),), (("odd", -1),))),

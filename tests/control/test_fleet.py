@@ -15,11 +15,12 @@ from flowdist.control.fleet.fleet import (
     IDLE_NS,
     REPLACE_NS,
     RETRY_NS,
+    WAITS_NS,
     Fleet,
 )  # fmt: skip
 from flowdist.control.fleet.state import FleetState, JobSeen, job_seen
 from flowdist.control.fleet.values import Cancel, Cause, Drain, GiveUp, NodeSeen, Order, Pool, Seen, Size, Submit, Tell
-from flowdist.control.protocol.events import CancelRequested, NodeJoined
+from flowdist.control.protocol.events import CancelRequested, NodeJoined, ScaleRequested
 from flowdist.graph import NODE_MEMBER, SECOND, NodeSpec
 from tests.control.harness import graph, role
 
@@ -36,11 +37,12 @@ class Cluster:
         self.targets = dict(self.sizes)
         self.seen: dict[str, Seen] = {}
         self.nodes: dict[str, NodeSeen] = {}
+        self.scalings: dict[str, int] = {}
         self.now = 0
 
     def look(self, after_ns: int = SECOND, *, is_ending: bool = False, accept: bool = True) -> list[Order]:
         self.now += after_ns
-        job = JobSeen(self.targets, tuple(self.nodes.values()), is_ending)
+        job = JobSeen(self.targets, tuple(self.nodes.values()), is_ending, self.scalings)
         orders = self.fleet.look(job, self.seen, self.now)
         for order in orders:
             if isinstance(order, Submit) and accept:
@@ -174,11 +176,64 @@ def test_a_member_that_somebody_has_cancelled_is_not_replaced_until_the_operator
     assert submits(cluster.look()) == [("m4", ())]
 
 
+def test_a_member_that_somebody_has_cancelled_is_wanted_again_when_the_operator_scales_to_the_same_size() -> None:
+    cluster = Cluster().running()
+    cluster.end("m3", "cancelled")
+    cluster.look()
+    cluster.scalings["trainer"] = 1
+    assert submits(cluster.look()) == [("m4", ())]
+    cluster.join("m4")
+    cluster.end("m4", "cancelled")
+    assert submits(cluster.look()) == []  # an order counts once
+
+
+def test_scaling_one_role_brings_back_no_member_of_another_pool() -> None:
+    cluster = Cluster(Pool("ps", ("ps",), 1, 2, Size()), Pool("trainer", ("trainer",), 1, 1, Size()),
+                      sizes={"ps": 2, "trainer": 1})  # fmt: skip
+    cluster.look()
+    cluster.join("m1", "m2", "m3")
+    cluster.look()
+    cluster.end("m1", "cancelled")
+    cluster.scalings["trainer"] = 1
+    assert submits(cluster.look()) == []
+    cluster.scalings["ps"] = 1
+    assert submits(cluster.look()) == [("m4", ())]
+
+
+def test_people_are_told_once_why_members_wait_for_a_machine() -> None:
+    cluster = Cluster()
+    cluster.look()
+    cluster.join("m1")
+    for member in ("m2", "m3"):
+        cluster.seen[member] = Seen("pending", reason="PENDING (PartitionConfig)")
+    assert cluster.look() == cluster.look(WAITS_NS - 1) == []
+    assert cluster.look(1) == [Tell("m2, m3 wait for a machine: PENDING (PartitionConfig)")]
+    assert [member.waits for member in cluster.fleet.state.members] == ["", *["PENDING (PartitionConfig)"] * 2]
+    cluster.seen["m2"] = Seen("pending", reason="PENDING (Resources)")
+    assert cluster.look() == []
+    assert cluster.look(WAITS_NS) == [Tell("m2 waits for a machine: PENDING (Resources)")]
+    cluster.seen["m2"] = Seen("pending", reason="PENDING (PartitionConfig)")
+    assert cluster.look() == cluster.look(WAITS_NS) == []  # that is known
+    cluster.join("m2")
+    cluster.look()
+    assert cluster.fleet.state.members[1].waits == ""
+
+
+def test_a_line_about_hundreds_of_members_that_wait_names_a_few() -> None:
+    cluster = Cluster(Pool("", ("trainer",), 1, 200, Size()), sizes={"trainer": 200})
+    cluster.look()
+    for number in range(1, 201):
+        cluster.seen[f"m{number}"] = Seen("pending", reason="PENDING (Priority)")
+    cluster.look()
+    text = "m1, m2, m3, m4, m5, m6 and 194 more wait for a machine: PENDING (Priority)"
+    assert cluster.look(WAITS_NS) == [Tell(text)]
+
+
 def test_the_job_is_given_up_when_somebody_has_cancelled_all_members() -> None:
     cluster = Cluster().running()
     for member in ("m1", "m2", "m3"):
         cluster.end(member, "cancelled")
-    assert cluster.look()[-1] == GiveUp("all members were cancelled outside flowdist")
+    assert cluster.look()[-1] == GiveUp("all members were cancelled outside flowdist", "cancelled")
     assert cluster.look() == []
 
 
@@ -292,7 +347,7 @@ def test_members_that_end_before_they_join_are_replaced_ever_more_slowly_and_the
         assert submits(cluster.look(1)) == [(f"m{number + 1}", ())]
     cluster.end(f"m{FAILURES_MAX}", "failed")
     last = cluster.look()[-1]
-    assert last == GiveUp("6 members in a row never joined: m6 is over: FAILED")
+    assert last == GiveUp("6 members in a row never joined: m6 is over: FAILED", "failed")
 
 
 def test_the_job_is_given_up_at_once_when_the_engine_refuses_the_first_member() -> None:
@@ -300,7 +355,7 @@ def test_the_job_is_given_up_at_once_when_the_engine_refuses_the_first_member() 
     cluster.look(accept=False)
     cluster.fleet.refused("m1", "sbatch: invalid partition", cluster.now)
     why = "1 member of gpu in a row never joined: sbatch: invalid partition"
-    assert cluster.look(accept=False) == [GiveUp(why)]
+    assert cluster.look(accept=False) == [GiveUp(why, "failed")]
 
 
 def test_a_refused_replacement_is_tried_again_without_avoiding_hosts() -> None:
@@ -346,5 +401,9 @@ def test_the_fleet_sees_of_a_job_what_its_roles_want_and_the_nodes_of_members() 
     seen = job_seen(controller.state)
     assert (seen.targets, seen.is_ending) == ({"trainer": 2}, False)
     assert [(node.node, node.member, node.is_usable) for node in seen.nodes] == [("h1", "m1", True)]
-    controller.handle(CancelRequested(), 3)
+    assert seen.scalings == {"trainer": 0}
+    controller.handle(ScaleRequested("trainer", 2), 3)
+    controller.handle(ScaleRequested("trainer", 9), 4)  # refused
+    assert job_seen(controller.state).scalings == {"trainer": 1}
+    controller.handle(CancelRequested(), 5)
     assert job_seen(controller.state).is_ending

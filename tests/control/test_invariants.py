@@ -81,7 +81,6 @@ SEEN_AT_ONCE: list[tuple[Spoil, str]] = [
     (assign("worlds trainer members", (r("actor/1"),)), "of another world"),
     (assign("worlds trainer members", (r("trainer/0"),)), "of the generation of trainer"),
     (assign("worlds trainer incident", None), "stops for no incident and is not retiring"),
-    (assign("worlds trainer stalled_with_output", 2), "the stalls of trainer are miscounted"),
     (assign("worlds actor/1 incident", 2), "actor/1 is not in its incident"),
     (lambda job: job.worlds["trainer"].stalls.update(["progress"]), "the stalls of trainer are miscounted"),
     (count("roles actor seated", "running"), "actor: miscounted"),

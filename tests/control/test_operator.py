@@ -231,6 +231,12 @@ def test_a_job_that_ends_waits_for_what_stops_and_one_that_is_over_for_nothing()
     assert talk.outcome()[0] == "cancelled" and waiting_for(talk.job) == []
 
 
+def test_a_job_that_gets_no_hosts_fails_and_is_not_cancelled():
+    talk = on_one_node(trainers(1, 1))
+    talk.tell(ev.CancelRequested("sbatch: invalid partition", outcome="failed"))
+    assert talk.outcome() == ("failed", "sbatch: invalid partition")
+
+
 def test_time_does_not_run_backwards():
     talk = on_one_node(trainers(1, 1))
     talk.wait(5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flowdist.control.protocol import events as ev
+from flowdist.control.protocol.effects import StopReplica
 from flowdist.graph import MINUTE, SECOND, Domain, Gate, RestartPolicy, Rule
 from tests.control.harness import TCP, Talk, graph, r, restart, role
 
@@ -93,14 +94,32 @@ def test_r7_a_used_up_budget_waits_a_moment_for_the_upstream_to_take_the_blame()
     assert outcome == "failed" and "trainer has used up its budget" in reason
 
 
-def test_r7_what_joined_an_incident_goes_on_when_its_restart_fails_again():
+def test_r6_a_service_that_has_just_restarted_is_not_stopped_again_because_its_callers_fail():
     talk = ps_and_trainers("reconnect")
     talk.auto = False
     talk.fail("ps/0")
     talk.tell(ev.StoreOpened("ps/0", 2, 1))
     talk.tell(ev.ReplicaStarted(r("ps/0"), 2, (("rpc", 4000),)))
-    talk.fail("trainer/0")  # part of the incident, which has begun to start
-    assert talk.world("trainer").phase == "stopping" and talk.world("trainer").incident == 1
+    effects = talk.fail("trainer/0")
+    assert {stop.replica.role for stop in effects if isinstance(stop, StopReplica)} == {"trainer"}
+    assert talk.job.incidents[1].counted is False
+    assert "(caused by incident 1 (ps/0), not counted)" in talk.texts()[-1]
+    talk.tell(ev.ReplicaStopped(r("trainer/1"), 1))
+    talk.auto = True
+    talk.tell(ev.ReplicaReady(r("ps/0"), 2))
+    talk.tell(ev.StoreOpened("trainer", 2, 1))
+    assert talk.up() == ["ps/0", "ps/1", "trainer/0", "trainer/1"] and talk.attempts()["ps/0"] == 2
+    assert not talk.job.open and [len(talk.charges(name)) for name in ("ps", "trainer")] == [1, 0]
+
+
+def test_r7_what_an_incident_has_caused_goes_on_when_its_restart_fails_again():
+    talk = ps_and_trainers("reconnect")
+    talk.auto = False
+    talk.fail("ps/0")
+    talk.tell(ev.StoreOpened("ps/0", 2, 1))
+    talk.tell(ev.ReplicaStarted(r("ps/0"), 2, (("rpc", 4000),)))
+    talk.fail("trainer/0")  # caused by the incident, which has begun to start
+    assert talk.world("trainer").phase == "stopping" and talk.world("trainer").incident == 2
     talk.fail("ps/0")
     assert talk.job.incidents[0].result == "ps/0 failed again"
     talk.tell(ev.ReplicaStopped(r("trainer/1"), 1))

@@ -85,7 +85,7 @@ def test_r21_a_node_that_has_joined_the_new_controller_has_its_lease_and_no_more
 
 def test_r21_a_heartbeat_to_the_new_controller_is_answered_with_its_epoch():
     sessions = take_over(two_trainers())
-    assert beat(sessions, "node0", 1) == [msg.Acked(2, 1, 7)]
+    assert beat(sessions, "node0", 1) == [msg.Acked(2, 1, 7, SECOND)]
     silent = [ev.NodeSilent("node0"), ev.NodeSilent("node1")]
     assert sessions.expire(601 * SECOND - 1) == [] and sessions.expire(601 * SECOND) == silent, (
         "its patience is no less"
@@ -99,7 +99,7 @@ def test_r21_the_new_controller_knows_the_incarnations_of_the_agents():
     order = StopReplica("node1", r("trainer/1"), 2, 0)
     assert sessions.order(order) == msg.Ordered(2, 2, order)
     assert beat(sessions, "node1", 1, incarnation=1) == [] and beat(sessions, "node1", 1, incarnation=2) == [
-        msg.Acked(2, 2, 7)
+        msg.Acked(2, 2, 7, SECOND)
     ]
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import Effect, StopReplica
+from flowdist.control.protocol.ids import ProcessState
 from flowdist.graph import MINUTE, SECOND, JointWorld, RestartPolicy, Rule
 from tests.control.harness import Talk, graph, r, restart, role
 
@@ -22,9 +23,14 @@ def trainers(count: int = 3, **fields: object) -> Talk:
 
 
 def stall(
-    talk: Talk, name: str, by: Literal["progress", "output", "start"] = "progress", step: int = -1, seen: bool = True
+    talk: Talk,
+    name: str,
+    by: Literal["progress", "output", "start"] = "progress",
+    step: int = -1,
+    seen: bool = True,
+    state: ProcessState = "",
 ) -> list[Effect]:
-    return talk.tell(ev.ReplicaStalled(r(name), talk.replica(name).attempt, by, 5 * MINUTE, step, seen))
+    return talk.tell(ev.ReplicaStalled(r(name), talk.replica(name).attempt, by, 5 * MINUTE, step, seen, state))
 
 
 def revive(talk: Talk, name: str) -> list[Effect]:
@@ -48,14 +54,52 @@ def test_r15_the_least_advanced_is_the_suspect_whoever_was_reported_first():
     assert len(talk.job.roles["trainer"].charges) == 1
 
 
-def test_r15_of_equals_it_is_the_one_that_was_quiet_first():
+def test_r15_of_equals_none_is_blamed_whoever_was_reported_first():
     talk = trainers()
     stall(talk, "trainer/2", step=7)
     talk.wait(1)
     for name in ("trainer/0", "trainer/1"):
         stall(talk, name, step=7)
     talk.wait(1)
-    assert [incident.root for incident in talk.job.incidents] == ["trainer/2"]
+    (incident,) = talk.job.incidents
+    assert (incident.kind, incident.root) == ("hang", "trainer")
+    assert incident.reason == (
+        "trainer: it hangs: no progress for 5m after step 7; nothing tells trainer/0, trainer/1, trainer/2 apart, "
+        "so that none is blamed"
+    )
+    assert len(talk.job.roles["trainer"].charges) == 1 and talk.attempts()["trainer/1"] == 2
+    assert talk.job.nodes["node0"].failures == []
+    assert all(talk.replica(f"trainer/{i}").failures == [] for i in range(3))
+
+
+@pytest.mark.parametrize("step", [7, 9])
+@pytest.mark.parametrize("state", ["stopped", "zombie"])
+def test_r15_one_that_cannot_go_on_hangs_wherever_the_others_are(state: ProcessState, step: int):
+    talk = trainers()
+    for name in ("trainer/0", "trainer/2"):
+        stall(talk, name, step=7)
+    stall(talk, "trainer/1", step=step, state=state)
+    talk.wait(2)
+    assert [incident.root for incident in talk.job.incidents] == ["trainer/1"]
+    assert [past.replica for past in talk.job.nodes["node0"].failures] == [r("trainer/1")]
+
+
+def test_r15_the_reason_names_the_state_of_the_process():
+    talk = trainers(2)
+    stall(talk, "trainer/0", step=7)
+    stall(talk, "trainer/1", step=7, state="stopped")
+    talk.wait(2)
+    assert talk.job.incidents[0].reason.endswith("after step 7; a process of it is stopped (SIGSTOP, or a debugger)")
+
+
+def test_r15_of_equals_one_in_uninterruptible_sleep_hangs_and_one_that_is_further_does_not():
+    for step, root in ((7, "trainer/1"), (8, "trainer")):
+        talk = trainers()
+        for name in ("trainer/0", "trainer/2"):
+            stall(talk, name, step=7)
+        stall(talk, "trainer/1", step=step, state="uninterruptible")
+        talk.wait(2)
+        assert [incident.root for incident in talk.job.incidents] == [root]
 
 
 def test_r15_the_verdict_waits_for_the_reports_of_the_others():
@@ -109,15 +153,18 @@ def test_r15_silence_of_some_ranks_is_no_hang_while_another_prints():
     assert talk.job.incidents == []
     stall(talk, "trainer/0", "output")
     talk.wait(2)
-    assert talk.job.incidents[0].reason.endswith("it hangs: no output for 5m")
+    assert talk.job.incidents[0].reason.startswith("trainer: it hangs: no output for 5m; nothing tells trainer/0, ")
 
 
-def test_r15_a_world_that_never_printed_is_not_held_to_hang_by_its_silence():
+def test_r15_a_world_that_is_silent_from_the_start_hangs():
     talk = trainers(2)
-    for name in ("trainer/0", "trainer/1"):
-        stall(talk, name, "output", seen=False)
+    stall(talk, "trainer/0", "output", seen=False)
     talk.wait(3600)
-    assert talk.job.incidents == []
+    assert talk.job.incidents == [], "the other one may still print"
+    stall(talk, "trainer/1", "output", seen=False, state="stopped")
+    talk.wait(2)
+    (incident,) = talk.job.incidents
+    assert (incident.kind, incident.root) == ("hang", "trainer/1") and talk.charges("trainer") == [3602]
 
 
 def test_r15_who_has_stopped_stepping_is_suspected_before_who_has_stopped_printing():
@@ -273,6 +320,13 @@ def test_r15_the_one_that_timed_out_has_failed_if_none_is_known_to_be_behind_it(
 
 def test_r15_of_equals_it_is_one_whose_own_collective_has_not_timed_out():
     assert root_after(spread(8, 7, 7), "trainer/0", "trainer/1") == ("hang", "trainer/2")
+
+
+def test_r15_of_several_that_are_behind_none_is_blamed():
+    talk = spread(8, 7, 7)
+    assert root_after(talk, "trainer/0") == ("hang", "trainer") and talk.charges("trainer") == [100]
+    assert "nothing tells trainer/1, trainer/2 apart, so that none is blamed" in talk.job.incidents[0].reason
+    assert all(node.failures == [] for node in talk.job.nodes.values())
 
 
 def test_r15_one_that_has_finished_does_not_hang():

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from flowdist.control.connection.sessions import Sessions
+from flowdist.control.connection.sessions import Received, Sessions
 from flowdist.control.membership.waiting import waiting_for
+from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol import messages as msg
 from flowdist.control.protocol.effects import StopReplica
 from flowdist.graph import MS, SECOND, Gate, JobOptions, NodeSpec, RestartPolicy, Rule
+from tests.control import agent_harness as agents
 from tests.control.harness import Talk, graph, r, restart, role
 
 BUDGET = restart()
@@ -364,10 +366,85 @@ def test_r19_a_node_is_suspected_before_its_agent_fences_and_until_its_heartbeat
     assert sessions.is_watched("node0") and not sessions.is_watched("node2")
     assert sessions.expire(1750 * MS - 1) == [] and sessions.expire(1750 * MS) == [ev.NodeSuspected("node0")]
     assert sessions.deadline_of(["node0", "node2"]) == 5 * SECOND and sessions.deadline() == 2750 * MS
-    beat = msg.Heartbeat("node0", 1, 0)
-    assert not sessions.is_heard("node0") and sessions.hear(beat, 2 * SECOND).events == (ev.NodeHeard("node0"),)
+    beat = msg.Heartbeat("node0", 1, 0, 2 * SECOND)
+    assert not sessions.is_heard("node0") and sessions.hear(beat, 2 * SECOND).events == (
+        ev.NodeHeard("node0", 2 * SECOND),
+    )
     assert sessions.is_heard("node0") and sessions.hear(beat, 2 * SECOND).events == ()
     assert sessions.expire(3750 * MS) == [ev.NodeSuspected("node1"), ev.NodeSuspected("node0")], "a link may flap"
+
+
+class Cut:
+    """A gang on two nodes, whose last contact was at 97 s: node1 is cut off then, with messages of both sides delayed.
+
+    node1 has sent heartbeats every half second, each with the answer that its agent had, and fences at 100 s.
+    """
+
+    def __init__(self) -> None:
+        self.talk, self.sessions = gang(), Sessions(JobOptions())
+        for name in ("node0", "node1"):
+            self.hear(msg.Join(name, 1, NodeSpec(name), "", 0), 97)
+        assert self.sessions.expire(99 * SECOND) == [ev.NodeSuspected("node0"), ev.NodeSuspected("node1")]
+        self.beat("node0", 99, answered_s=99)
+        self.talk.fail("trainer/0")  # at 100 s
+
+    def hear(self, message: msg.ToController, at_s: float) -> Received:
+        return self.sessions.hear(message, round(at_s * SECOND))
+
+    def beat(self, name: str, at_s: float, answered_s: float) -> Received:
+        """A heartbeat arrives, and what follows from it is told to the controller."""
+        received = self.hear(msg.Heartbeat(name, 1, 0, round(answered_s * SECOND)), at_s)
+        self.talk.now = max(self.talk.now, round(at_s * SECOND))
+        for event in received.events:
+            self.talk.tell(event)
+        return received
+
+
+def test_r8_a_heartbeat_from_before_a_fence_that_comes_late_clears_nobody():
+    cut = Cut()
+    for _ in range(5):  # those of 97.5 to 99.5 s, together with the connections that the fence has closed
+        assert cut.beat("node1", 100.05, answered_s=97).events == ()
+    assert cut.talk.job.incidents[0].counted is False and charges(cut.talk) == []
+    assert not cut.sessions.is_heard("node1") and cut.sessions.is_watched("node1")
+    cut.talk.join("node1")
+    assert cut.talk.texts().count("incident 1 was caused by the loss of node1: not counted") == 1
+    assert charges(cut.talk) == [] and cut.talk.replica("trainer/0").failures == []
+
+
+def test_r7_the_next_heartbeat_of_a_node_that_still_runs_shows_that_it_does():
+    cut = Cut()
+    (answer,) = cut.beat("node1", 100.05, answered_s=97).answers
+    assert answer == msg.Acked(1, 1, 0, round(100.05 * SECOND))
+    assert cut.beat("node1", 100.5, answered_s=100.05).events == (ev.NodeHeard("node1", round(100.05 * SECOND)),)
+    assert cut.talk.charges_in_the_end("trainer") == [100], "trainer/0 has failed by itself"
+
+
+def test_r8_a_heartbeat_that_was_fresh_before_the_failure_leaves_it_to_the_deadline():
+    talk = gang()
+    talk.fail("trainer/0")  # at 100 s
+    talk.tell(ev.NodeHeard("node1", up_ns=100 * SECOND - 1))  # it was on its way, and node1 may have fenced since
+    talk.wait(1.74)
+    assert list(talk.job.incidents[0].suspects) == ["node1"] and not talk.job.suspected and charges(talk) == []
+    talk.wait(0.01)
+    assert talk.charges_in_the_end("trainer") == [100], "it is heard all the time"
+
+
+def test_r8_a_node_whose_answers_are_lost_is_suspected_although_it_is_heard():
+    sessions = Sessions(JobOptions())
+    sessions.hear(msg.Join("node0", 1, NodeSpec("node0"), "", 0), 0)
+    for half in range(1, 5):  # it will fence, however well it is heard
+        sessions.hear(msg.Heartbeat("node0", 1, 0, answered_ns=0), half * SECOND // 2)
+    assert sessions.expire(2250 * MS) == [ev.NodeSuspected("node0")]
+
+
+def test_r19_an_agent_returns_the_time_of_the_last_answer_with_each_heartbeat():
+    talk = agents.Talk()
+    talk.tell(msg.Acked(1, 1, 0, at_ns=70))
+    talk.tell(msg.Acked(1, 1, 0, at_ns=60))
+    talk.now = 500 * MS
+    talk.sent.clear()
+    talk.tell(io.AgentTimePassed())
+    assert talk.sent == [msg.Heartbeat("node0", 1, 500 * MS, answered_ns=70)]
 
 
 def test_r20_a_node_that_is_lost_or_unknown_is_not_overdue():

@@ -228,17 +228,19 @@ def test_r19_a_checkpoint_of_a_former_generation_is_refused():
 
 
 def test_r19_a_silent_node_is_given_up_only_after_lease_and_margin():
-    liveness = FailureDetector(silent_after_ns=5 * SECOND, suspect_after_ns=1750 * MS)
+    liveness = FailureDetector(5 * SECOND, suspect_after_ns=1750 * MS, heartbeat_ns=500 * MS)
     liveness.watch("node0", 0)
-    liveness.heard("node0", SECOND)
+    liveness.heard("node0", SECOND, SECOND)
     assert liveness.expire(6 * SECOND - 1) == [ev.NodeSuspected("node0")]
     assert liveness.deadline() == 6 * SECOND
     assert liveness.expire(6 * SECOND) == [ev.NodeSilent("node0")]
-    assert liveness.heard("node0", 7 * SECOND) == [ev.NodeHeard("node0")] and not liveness.is_watched("node0")
+    assert liveness.heard("node0", 7 * SECOND, 7 * SECOND) == [ev.NodeHeard("node0")] and not liveness.is_watched(
+        "node0"
+    )
 
 
 def test_r19_a_node_that_joins_again_and_again_has_one_deadline():
-    liveness = FailureDetector(silent_after_ns=5 * SECOND, suspect_after_ns=1750 * MS)
+    liveness = FailureDetector(5 * SECOND, suspect_after_ns=1750 * MS, heartbeat_ns=500 * MS)
     for now in range(0, 1000 * MS, MS):
         liveness.watch("node0", now)
         liveness.watch("node1", now)
@@ -247,7 +249,7 @@ def test_r19_a_node_that_joins_again_and_again_has_one_deadline():
 
 
 def test_r19_how_long_some_nodes_may_still_be_silent_is_a_matter_of_these_alone():
-    liveness = FailureDetector(silent_after_ns=5 * SECOND, suspect_after_ns=1750 * MS)
+    liveness = FailureDetector(5 * SECOND, suspect_after_ns=1750 * MS, heartbeat_ns=500 * MS)
     for i in range(3):
         liveness.watch(f"node{i}", i * SECOND)
     both, all = liveness.deadline_of(["node2", "node1"]), liveness.deadline()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowdist.control.fork_policy import ForkServerUpkeep
+from flowdist.control.fork_policy import PrefixUpkeep
 from flowdist.control.process_restarts import AgentUpkeep, ControllerUpkeep, Next, why_nodes_are_too_few
 from flowdist.graph import MINUTE, MS, SECOND
 
@@ -110,23 +110,24 @@ def test_a_run_that_is_to_end_waits_for_three_controllers_and_no_more():
     assert [controllers.died(0, "crash", is_ending=True).after_ns is None for _ in range(3)] == [False, False, True]
 
 
-def test_a_fork_server_that_dies_is_started_again_twice():
-    server = ForkServerUpkeep()
+def test_a_prefix_that_dies_after_its_split_is_run_again_twice():
+    prefix = PrefixUpkeep()
     for _ in range(2):
-        server.died("signal KILL", is_ready=True)
-        assert not server.useless
-    server.died("signal KILL", is_ready=True)
-    assert server.useless == "its fork server died 3 times"
+        prefix.died("signal KILL", is_ready=True)
+        assert not prefix.useless
+    prefix.died("signal KILL", is_ready=True)
+    assert prefix.useless == "its template died 3 times"
 
 
-def test_a_fork_server_that_dies_while_it_imports_is_not_started_again():
-    server = ForkServerUpkeep()
-    server.died("exit 1", is_ready=False)
-    assert server.useless == "its fork server died while it imported: exit 1"
+def test_a_prefix_that_dies_before_its_split_is_not_run_again():
+    prefix = PrefixUpkeep()
+    prefix.died("exit 1", is_ready=False)
+    assert prefix.useless == "its process ended before it asked for its rank: exit 1"
 
 
-def test_a_fork_server_that_is_slow_or_must_not_be_forked_from_is_of_no_use():
-    slow, unsafe = ForkServerUpkeep(), ForkServerUpkeep()
+def test_a_prefix_that_is_slow_or_must_not_be_forked_from_is_of_no_use():
+    slow, unsafe = PrefixUpkeep(), PrefixUpkeep()
     slow.is_slow(60.0)
     unsafe.is_unsafe("it has run a thread")
-    assert (slow.useless, unsafe.useless) == ("its imports take more than 60 s", "it has run a thread")
+    assert slow.useless == "it runs for more than 60 s before it asks for its rank"
+    assert unsafe.useless == "it has run a thread"

@@ -50,8 +50,9 @@ def test_the_readme_has_a_topology_of_ten_lines_a_picture_and_commands_that_are_
     assert lines == [
         "python3 -m venv .venv",
         ". .venv/bin/activate",
+        "pip install torch --index-url INDEX_OF_CPU_BUILDS",
         'pip install ".[torch,testing]"',
-    ]  # `make package` runs them
+    ]  # `make package` runs the last one, with the other ways
 
 
 PAGE = """

@@ -473,7 +473,7 @@ def test_wrong_nodes_are_a_problem_of_the_file_whatever_the_command_line_says(
 
 
 def test_what_a_component_refuses_is_shown_where_it_was_called(tmp_path: Path) -> None:
-    problem = refused(tmp_path, 'from flowdist.components import ddp\nt = ddp(m="json.tool", j="2")\n')
+    problem = refused(tmp_path, 'from flowdist.components import ddp\nt = ddp(m="json.tool", j="2:4")\n')
     assert (problem.code, problem.place.line) == ("FD153", 2)
 
 

@@ -215,6 +215,7 @@ def test_every_code_of_the_source_has_a_test_and_a_section_in_the_docs() -> None
     tested |= {each.code for each in MISTAKES}
     tested |= {"FD330", "FD331"}  # tests/report/test_plan_timeouts.py
     tested |= {"FD182", "FD336"}  # tests/engines/test_slurm.py, test_jobset_problems.py
+    tested |= {"FD337"}  # tests/dsl/test_limits.py
     documented = set(re.findall(r"^### (FD\d{3})", (PACKAGE / "dsl/problems/errors.md").read_text(), re.M))
     assert codes == tested
     assert documented == codes

@@ -22,6 +22,7 @@ CASES = [  # topology, code, line of the place, words of the message
     (f't = Topology("x", nodes=[{NODES}])\nt.role("a", "true",\n where={{"a b": "c"}})', "FD182", 4, "a b=c cannot be"),
     ('t = Topology("x")\nt.role("a", "true",\n env={"K": Secret(file="~/key")})', "FD182", 4, "home folder"),
     ('t = Topology("x")\nt.role(\n "' + "a" * 55 + '", "true")', "FD182", 4, "Kubernetes allows 63"),
+    ('t = Topology("x")\nt.role(\n "big_one", "true")', "FD182", 4, "names in Kubernetes have no _"),
     (f't = Topology("x", nodes=[{NODES}])\nt.role("a", "true", gpu=1,\n numa="node")', "FD336", 4, "kubelet chooses"),
     ('t = Topology("x")\nt.role("a", "true", restart=Restart(\n rules=[On("oom", do="fail")]))', "FD336", 4, "cgroup"),
     ('t = Topology("x")\nt.role("a", "true",\n workdir="/")', "FD336", 4, "outside of the topology's folder"),

@@ -65,7 +65,7 @@ def test_kubectl_reads_what_was_written(path: str, tmp_path: Path) -> None:
     """The real kubectl, without a cluster, reads the YAML and adds a label to each document."""
     graph = load_topology(str(ROOT / path)).graph
     options = read_options(["image=job:1"], graph)
-    (tmp_path / "job.yaml").write_text(manifest_text(graph, options))
+    (tmp_path / "job.yaml").write_text(manifest_text(graph, options, documents(graph, options), "jobset", "JobSet"))
     words = ["kubectl", "label", "--local", "--output=json", f"--filename={tmp_path / 'job.yaml'}", "seen=yes"]
     text = subprocess.run(
         words, capture_output=True, text=True, check=True, env={**os.environ, "HOME": str(tmp_path)}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -99,12 +101,44 @@ def test_roles_with_options_of_their_own_get_members_of_their_own_and_a_killed_m
         assert job.alive() == []
 
 
+def flowdist(folder: Path, *words: str) -> str:
+    """Return the output of another command in the folder of a run."""
+    command = [sys.executable, "-m", "flowdist", *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_member_that_waits_is_shown_with_slurms_reason_and_a_cancelled_one_comes_back_when_scaled(
+    folder: Path,
+) -> None:
+    fake_slurm.install(folder / "fake", nodes=1)
+    path = f"{folder / 'fake'}:{os.environ['PATH']}"
+    with Job(folder, "--on", "slurm", env={"PATH": path}) as job:
+        job.until("m2 waits for a machine: PENDING (Resources)")
+        job.until("counter/0: starts on")
+        assert "members  1 joined, 1 waiting\n  waiting m2 (2): PENDING (Resources)\n" in flowdist(folder, "status")
+        (shown,) = json.loads(flowdist(folder, "status", "--json"))["members"][1:]
+        assert (shown["name"], shown["phase"], shown["because"]) == ("m2", "waiting", "PENDING (Resources)")
+
+        # Somebody cancels the member that waits. The operator wants it after all, in the size that the job has already.
+        subprocess.run([folder / "fake/scancel", "2"], check=True)
+        job.until("m2 was cancelled outside flowdist, and is not replaced")
+        assert "scaled to 2 replicas" in flowdist(folder, "scale", "counter=2")
+        job.until("m3 is submitted")
+        (folder / "fake/nodes").write_text("h1 idle\nh2 idle\n")
+        job.until("counter/1: starts on")
+        (folder / "end").touch()
+        assert job.finish() == 0
+        assert job.alive() == []
+
+
 def test_the_job_ends_with_the_words_of_sbatch_if_it_refuses_the_first_member(folder: Path) -> None:
     fake_slurm.install(folder / "fake")
     path = f"{folder / 'fake'}:{os.environ['PATH']}"
     with Job(folder, "--on", "slurm", "-o", "partition=closed", env={"PATH": path}) as job:
-        assert job.finish() == 130
-        assert "invalid partition specified: closed" in job.text and "CANCELLED" in job.text
+        assert job.finish() == 1  # nobody has cancelled it
+        assert "invalid partition specified: closed" in job.text and "FAILED" in job.text
         assert json.loads((job.run_dir / "fleet.json").read_text())["is_given_up"]
 
 

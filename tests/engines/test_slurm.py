@@ -8,12 +8,14 @@ import re
 import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
 from flowdist.cli.inspect.check import command as check
 from flowdist.cli.run.run import command as run
 from flowdist.control.fleet.values import Launch, Seen, Size
+from flowdist.control.protocol.events import NodeLeft, NodePreempted
 from flowdist.engines.interface import EngineFailed
 from flowdist.engines.pools import on_pools, pools_of
 from flowdist.engines.slurm.commands import clean
@@ -22,7 +24,8 @@ from flowdist.engines.slurm.options import read_options
 from flowdist.engines.slurm.script import job_name
 from flowdist.engines.slurm.states import is_drained, seen
 from flowdist.errors import FlowdistError
-from flowdist.graph import NODE_POOL, Cluster, NodeSpec, Resources, RoleGraph, RoleSpec
+from flowdist.graph import NODE_POOL, SECOND, Cluster, NodeSpec, Resources, RoleGraph, RoleSpec
+from tests.control.harness import Talk
 from tests.engines.fakes import slurm as fake_slurm
 
 HEAD = "from flowdist import Node, Secret, Topology\n"
@@ -77,6 +80,57 @@ def test_a_script_asks_for_one_node_and_becomes_the_command() -> None:
         "#SBATCH --signal=B:USR1@60", "#SBATCH --no-requeue", "#SBATCH --chdir=/work",
         "#SBATCH --output=/logs/%x-%j.out", "#SBATCH --open-mode=append", "exec flowdist join 'a b'",
     ]  # fmt: skip
+
+
+def test_mail_licenses_and_options_that_only_sbatch_knows_reach_it() -> None:
+    words = ["mail-user=ann@x.org", "mail-type=END,FAIL", "licenses=matlab:2", "exclusive=user"]
+    raw = ["sbatch=--wckey=night", "sbatch=--comment=two words", "sbatch=--contiguous"]
+    lines = script(*words, *raw).splitlines()
+    assert [line for line in lines if re.search("mail|licenses|exclusive", line)] == [
+        "#SBATCH --licenses=matlab:2", "#SBATCH --mail-type=END,FAIL", "#SBATCH --mail-user=ann@x.org",
+        "#SBATCH --exclusive=user",
+    ]  # fmt: skip
+    assert lines[-4:-1] == ["#SBATCH --wckey=night", '#SBATCH --comment="two words"', "#SBATCH --contiguous"]
+    role = script("sbatch=--wckey=night", "ps.sbatch=--begin=now+1hour", pool="ps")
+    assert "--begin=now+1hour" in role and "wckey" not in role
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        ("--nodes=2", "sets --nodes: flowdist sets it itself"),
+        ("--nod=2", "sets --nodes"),  # sbatch takes any beginning that no other option shares
+        ("--partition=gpu", "sets --partition: write -o partition="),
+        ("--signal=USR2@5", "sets --signal: write -o notice="),
+        ("--array=1-9", "sets --array: flowdist needs sbatch to submit one job"),
+        ("-A nlp", "is no option of sbatch in its long form"),
+        ('--comment="x"', "is no option of sbatch in its long form"),
+        ("--comment=a\nb", "is no option of sbatch in its long form"),
+    ],
+)
+def test_a_raw_option_that_flowdist_sets_itself_is_refused_with_what_to_write(raw: str, words: str) -> None:
+    with pytest.raises(FlowdistError) as caught:
+        read_options([f"sbatch={raw}"], [])
+    assert words in caught.value.message
+
+
+def test_set_up_lines_run_in_a_login_shell_and_the_first_that_fails_ends_the_member() -> None:
+    text = script(
+        "setup=colour=red; export colour", "setup=size() { false; true; }; size", command=("printenv", "colour")
+    )
+    assert text.startswith("#!/bin/bash -l\n#SBATCH ")
+    done = subprocess.run(["bash", "-l"], input=text, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "red\n"), done.stderr
+    failing = script("setup=true; (exit 7)", "setup=echo never", command=("echo", "never"))
+    done = subprocess.run(["bash", "-l"], input=failing, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (7, "")
+    assert "flowdist: a set-up line ended with exit code 7: ( exit 7 )" in done.stderr
+
+
+def test_devices_that_are_no_gpus_leave_the_gpus_of_the_replicas_asked_for() -> None:
+    asked = {given: re.findall("--gres=(.*)", script(f"gres={given}", size=Size(1, 2)))
+             for given in ("nvme:1", "gpu:a100:4", "nvme:1,gpu:4", "none")}  # fmt: skip
+    assert asked == {given: [given + (",gpu:2" if given == "nvme:1" else "")] for given in asked}
 
 
 def test_the_shell_accepts_every_script(tmp_path: Path) -> None:
@@ -153,6 +207,16 @@ def test_excluded_hosts_drained_nodes_and_the_environment_of_a_job(fake: Path, t
         pass
 
 
+def test_members_run_on_the_nodes_that_are_listed_and_on_no_other(fake: Path, tmp_path: Path) -> None:
+    (fake / "nodes").write_text("".join(f"h{number} idle\n" for number in range(1, 5)))
+    engine = Slurm(read_options(["nodelist=h2,h3"], []), Folders(str(tmp_path), str(tmp_path)))
+    assert "#SBATCH --exclude=h1,h4\n" in engine.script(launch())
+    assert "#SBATCH --exclude=h1,h4,h3\n" in engine.script(launch(avoid=("h3", "h4")))
+    unknown = Slurm(read_options(["nodelist=h2,h9"], []), Folders(str(tmp_path), str(tmp_path)))
+    with pytest.raises(EngineFailed, match="Slurm has no node h9"):
+        unknown.submit(launch())
+
+
 def test_members_are_as_large_as_their_share_of_all_replicas() -> None:
     roles = (
         RoleSpec("ps", ("true",), max_replicas=2, resources=Resources(cpu=1.5, memory=1 << 30)),
@@ -167,6 +231,24 @@ def test_members_are_as_large_as_their_share_of_all_replicas() -> None:
     placed = on_pools(graph, [shared, own])
     assert placed.cluster.nodes == () and placed.cluster.min_nodes == 3
     assert [role.placement.where for role in placed.roles] == [((NODE_POOL, "ps"),), ((NODE_POOL, "*"),)]
+
+
+def test_members_that_end_together_at_one_time_limit_may_wait_in_the_queue_for_days() -> None:
+    trainer = RoleSpec("trainer", ("true",), min_replicas=2, max_replicas=2, gang=True)
+    declared = RoleGraph("x", (trainer,), cluster=Cluster((NodeSpec("node0"), NodeSpec("node1")), given=True))
+    talk = Talk(on_pools(declared, pools_of(declared, {}, {})))
+    talk.wait(3 * 3600)  # the queue is long at the start, too
+    talk.join("h1", "h2")
+    for name in ("h1", "h2"):
+        talk.tell(NodePreempted(name, 60 * SECOND))
+    for name in ("h1", "h2"):
+        talk.tell(NodeLeft(name))
+    talk.wait(3 * 3600)
+    talk.join("h3", "h4")
+    assert talk.job.outcome is None and talk.job.roles["trainer"].charges == []
+    assert [talk.replica(f"trainer/{index}").phase for index in (0, 1)] == ["running", "running"]
+    impatient = msgspec.structs.replace(declared, roles=(msgspec.structs.replace(trainer, pending_timeout_ns=SECOND),))
+    assert on_pools(impatient, pools_of(impatient, {}, {})).roles[0].pending_timeout_ns == SECOND
 
 
 @pytest.mark.parametrize(("cpus", "replicas", "members"), [((0.1, 2.7, 0.2), 1, 3), ((0.07,), 100, 7)])

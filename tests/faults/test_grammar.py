@@ -7,6 +7,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from flowdist import Topology
+from flowdist.dsl.load import compile_loaded
 from flowdist.errors import did_you_mean
 from flowdist.faults.grammar import (
     FaultError,
@@ -168,6 +170,16 @@ def test_the_event_that_the_help_names_can_be_read(spec: str, help: str) -> None
         parse_fault(spec)
     assert caught.value.help == f"write {help}"
     assert parse_fault(f"node0@{help}").when.event == help.partition("=")[0]
+
+
+def test_a_role_may_have_an_underscore_in_its_name() -> None:
+    t = Topology("trial_1", nodes=1)
+    t.role("big_one", "true", replicas="1:2")
+    graph = compile_loaded(t).graph
+    assert (graph.name, graph.roles[0].name) == ("trial_1", "big_one")
+    fault = parse_fault("big_one/0@20s")
+    assert (fault.target, fault.spec) == ("big_one/0", "big_one/0@20s")
+    assert parse_scale("big_one=2@1m").role == "big_one"
 
 
 def test_did_you_mean() -> None:

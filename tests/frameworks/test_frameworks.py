@@ -36,7 +36,7 @@ OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 def environment(tmp_path: Path) -> dict[str, str]:
     """Return variables with which flowdist learns its preload, as it does by default, in a cache of the test's own."""
-    return {**OFFLINE, "FLOWDIST_LEARNED_PRELOAD": "1", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    return {**OFFLINE, "XDG_CACHE_HOME": str(tmp_path / "cache")}
 
 
 class Case(NamedTuple):

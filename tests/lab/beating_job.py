@@ -28,15 +28,16 @@ class BeatingJob:
     Args:
         lab: The lab, with nothing on its hosts.
         outage: The topology's `controller_outage`, for `begin`.
+        script: What each worker runs; it has to beat, as `BEATER` does.
     """
 
-    def __init__(self, lab: Lab, outage: str = "10m") -> None:
+    def __init__(self, lab: Lab, outage: str = "10m", script: str = BEATER) -> None:
         self.lab, self.jobs = lab, dict[str, Job]()
         self.endpoint = f"{lab.names[0]}:{PORT}"
         self._beats, self._end = lab.folder / "beats", lab.folder / "end"
         self._env = {"LAB_BEATS": str(self._beats), "LAB_END": str(self._end), "FLOWDIST_TOKEN": "of this lab alone"}
         self.script, self.topology = lab.folder / "beater.py", lab.folder / "topology.py"
-        self.script.write_text(BEATER)
+        self.script.write_text(script)
         text = TOPOLOGY.format(hosts=len(lab.names), script=self.script, outage=outage)
         self.topology.write_text(text)
 

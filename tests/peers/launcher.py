@@ -359,7 +359,7 @@ CASES = [
         API,
         "test_get_entrypoint_name",
         "the job is named after the script",
-        lambda runs: holds(entry("test_script.py") == entry("-m", "a.test_script") == "test-script"),
+        lambda runs: holds(entry("test_script.py") == entry("-m", "a.test_script") == "test_script"),
         "differs",
         "torchrun.md: flowdist's messages use a similar name",
     ),

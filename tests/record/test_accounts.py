@@ -33,7 +33,7 @@ def test_a_member_that_has_finished_is_done_while_the_others_still_work():
     talk = trainers(2)
     finish(talk, 50, "trainer/0")
     finish(talk, 60, "trainer/1")
-    assert seconds(read(talk)) == {"productive": 110, "done": 10}
+    assert seconds(read(talk)) == {"unknown": 110, "done": 10}
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_work_on_a_silent_node_ends_at_its_last_heartbeat(fault: tuple[tuple[flo
     until(talk, 30)
     talk.tell(ev.NodeSilent("node1"))
     until(talk, 40)
-    assert seconds(read(talk, *fault)) == {"productive": 30 + at, "detection": 30 - at, "waiting": 20}
+    assert seconds(read(talk, *fault)) == {"unknown": 30 + at, "detection": 30 - at, "waiting": 20}
 
 
 def test_a_success_that_only_a_node_that_joins_again_reports_is_done_from_then_on():
@@ -60,7 +60,7 @@ def test_a_success_that_only_a_node_that_joins_again_reports_is_done_from_then_o
     talk.tell(ev.NodeJoined("node1", talk.graph.cluster.nodes[1], inventory=(item,)))
     finish(talk, 60, "trainer/0")
     assert talk.job.outcome == "succeeded"
-    assert seconds(read(talk)) == {"productive": 110, "done": 10}
+    assert seconds(read(talk)) == {"unknown": 110, "done": 10}
 
 
 def test_a_world_that_still_reports_still_works():
@@ -75,8 +75,8 @@ def test_a_world_that_still_reports_still_works():
 def test_a_fault_that_was_injected_into_a_worker_just_before_says_when_it_was():
     talk = trainers(2)
     fail(talk, 30, "trainer/1")
-    assert seconds(read(talk, (29, "trainer/1.0"))) == {"productive": 58, "detection": 2}
-    assert seconds(read(talk, (29, ""))) == {"productive": 60}
+    assert seconds(read(talk, (29, "trainer/1.0"))) == {"unknown": 58, "detection": 2}
+    assert seconds(read(talk, (29, ""))) == {"unknown": 60}
 
 
 def test_a_hang_began_with_the_last_sign():
@@ -86,7 +86,7 @@ def test_a_hang_began_with_the_last_sign():
     until(talk, 40)  # the verdict: it hangs
     assert talk.job.incidents[0].kind == "hang"
     finish(talk, 50, "trainer/0", "trainer/1")
-    assert seconds(read(talk)) == {"productive": 2 * 38, "detection": 2 * 12}
+    assert seconds(read(talk)) == {"unknown": 2 * 38, "detection": 2 * 12}
 
 
 def test_a_hang_that_fails_the_job_was_to_be_noticed_until_then():
@@ -98,7 +98,7 @@ def test_a_hang_that_fails_the_job_was_to_be_noticed_until_then():
     until(talk, 35)
     talk.tell(ev.ReplicaStopped(r("trainer/0"), 1))
     talk.tell(ev.ReplicaStopped(r("trainer/1"), 1))
-    assert seconds(read(talk)) == {"productive": 40, "detection": 24, "done": 6}
+    assert seconds(read(talk)) == {"unknown": 40, "detection": 24, "done": 6}
 
 
 def test_a_replica_that_revives_was_stalled():
@@ -112,14 +112,14 @@ def test_a_replica_that_revives_was_stalled():
     fail(talk, 90)
     talk.tell(ev.ReplicaStalled(r("trainer/1"), 1, "progress", SECOND))  # of an attempt that is over
     finish(talk, 100, "trainer/0", "trainer/1")
-    assert seconds(read(talk)) == {"productive": 2 * (100 - 11.75), "stalled": 2 * 11.75}
+    assert seconds(read(talk)) == {"unknown": 2 * (100 - 11.75), "stalled": 2 * 11.75}
 
 
 def test_a_world_that_finishes_while_a_member_seems_stalled_was_not_working_then():
     talk = trainers(1, hang_after_ns=100 * SECOND)
     stall(talk, 30, by="output")
     finish(talk, 31, "trainer/0")
-    assert seconds(read(talk)) == {"productive": 20, "stalled": 11}
+    assert seconds(read(talk)) == {"unknown": 20, "stalled": 11}
 
 
 def test_of_the_time_until_the_next_start_the_back_off_was_asked_for():
@@ -127,7 +127,7 @@ def test_of_the_time_until_the_next_start_the_back_off_was_asked_for():
     fail(talk, 10)
     fail(talk, 20)
     finish(talk, 30, "trainer/0")
-    assert seconds(read(talk)) == {"productive": 29, "back-off": 1}
+    assert seconds(read(talk)) == {"unknown": 29, "back-off": 1}
 
 
 def test_a_member_that_was_moved_on_before_its_world_began_has_read_no_checkpoint():
@@ -199,7 +199,7 @@ def test_a_world_with_readiness_checks_works_once_all_have_passed():
         until(talk, 5 + number)
         talk.tell(ev.ReplicaReady(r(f"trainer/{number}"), 1))
     until(talk, 10)
-    assert seconds(read(talk)) == {"start-up": 12, "productive": 8}
+    assert seconds(read(talk)) == {"start-up": 12, "unknown": 8}
 
 
 def test_a_joint_world_works_as_one():
@@ -222,7 +222,7 @@ def test_a_role_that_is_given_up_is_done():
     talk = trainers(1, aside)
     fail(talk, 10, "aside/0")
     finish(talk, 30, "trainer/0")
-    assert seconds(read(talk), "aside") == {"productive": 10, "done": 20}
+    assert seconds(read(talk), "aside") == {"unknown": 10, "done": 20}
 
 
 def test_after_the_decision_to_fail_time_is_done_and_late_events_change_nothing():
@@ -232,10 +232,10 @@ def test_after_the_decision_to_fail_time_is_done_and_late_events_change_nothing(
     until(talk, 12)
     talk.tell(ev.ReplicaStopped(r("trainer/1"), 1))
     sheet = read(talk)
-    assert seconds(sheet) == {"productive": 20, "done": 4} and sheet.lasted() == 12 * SECOND
+    assert seconds(sheet) == {"unknown": 20, "done": 4} and sheet.lasted() == 12 * SECOND
     until(talk, 20)
     talk.tell(ev.ReplicaStopped(r("trainer/1"), 1))
-    assert seconds(read(talk), now=30) == {"productive": 20, "done": 4}
+    assert seconds(read(talk), now=30) == {"unknown": 20, "done": 4}
 
 
 def test_members_that_are_stopped_in_order_work_until_they_end():
@@ -248,7 +248,7 @@ def test_members_that_are_stopped_in_order_work_until_they_end():
     until(talk, 12)
     for number in (0, 1):
         talk.tell(ev.ReplicaStopped(r(f"trainer/{number}"), 1))
-    assert seconds(read(talk)) == {"productive": 24}
+    assert seconds(read(talk)) == {"unknown": 24}
 
 
 def test_a_replica_in_start_up_is_done_when_the_job_is_cancelled():
@@ -259,7 +259,7 @@ def test_a_replica_in_start_up_is_done_when_the_job_is_cancelled():
     until(talk, 8)
     talk.tell(ev.CancelRequested())
     until(talk, 10)
-    assert seconds(read(talk)) == {"productive": 5, "start-up": 3, "done": 2}
+    assert seconds(read(talk)) == {"unknown": 5, "start-up": 3, "done": 2}
 
 
 def test_a_replica_without_a_seat_in_the_next_generation_waits():
@@ -267,7 +267,7 @@ def test_a_replica_without_a_seat_in_the_next_generation_waits():
     until(talk, 10)
     talk.gone("node1")
     finish(talk, 30, "trainer/0")
-    assert seconds(read(talk)) == {"productive": 40, "waiting": 20}
+    assert seconds(read(talk)) == {"unknown": 40, "waiting": 20}
 
 
 def test_a_replica_that_has_not_begun_to_work_is_not_stalled():
@@ -276,7 +276,7 @@ def test_a_replica_that_has_not_begun_to_work_is_not_stalled():
     talk.tell(ev.ReplicaStarted(r("trainer/1"), 2))
     revive(talk, 19)
     until(talk, 20)
-    assert seconds(read(talk)) == {"productive": 10 + 4, "start-up": 26}
+    assert seconds(read(talk)) == {"unknown": 10 + 4, "start-up": 26}
 
 
 def test_a_worker_that_cannot_be_killed_takes_its_node_along():
@@ -287,7 +287,7 @@ def test_a_worker_that_cannot_be_killed_takes_its_node_along():
     talk.tell(ev.ReplicaUnkillable(r("trainer/1"), 9))
     until(talk, 12)
     spent = seconds(read(talk))
-    assert spent["productive"] < 24 and sum(spent.values()) == 24
+    assert spent["unknown"] < 24 and sum(spent.values()) == 24
 
 
 def test_a_node_that_comes_back_without_what_it_ran_has_lost_it():
@@ -295,7 +295,7 @@ def test_a_node_that_comes_back_without_what_it_ran_has_lost_it():
     until(talk, 10)
     talk.join("node1")
     until(talk, 20)
-    assert seconds(read(talk)) == {"productive": 40}
+    assert seconds(read(talk)) == {"unknown": 40}
     assert talk.replica("trainer/1").attempt == 2
 
 
@@ -307,7 +307,7 @@ def test_a_gang_that_grows_works_until_it_stops_and_the_newcomer_waits():
     until(talk, 200)
     assert talk.world("trainer").generation == 2
     spent = seconds(read(talk))
-    assert set(spent) == {"productive", "waiting"} and sum(spent.values()) == 400
+    assert set(spent) == {"unknown", "waiting"} and sum(spent.values()) == 400
 
 
 def test_reports_while_a_failure_waits_for_its_verdict_begin_no_work():
@@ -333,7 +333,7 @@ def test_a_node_that_connects_again_while_its_replicas_start_changes_nothing():
     item = ev.InventoryItem(r("trainer/0"), 2, "starting")
     talk.tell(ev.NodeJoined("node0", node("node0"), inventory=(item,)))
     until(talk, 10)
-    assert seconds(read(talk)) == {"productive": 5, "start-up": 5}
+    assert seconds(read(talk)) == {"unknown": 5, "start-up": 5}
 
 
 def test_a_record_that_does_not_tell_how_work_ended_closes_all_the_same():
@@ -346,7 +346,7 @@ def test_a_record_that_does_not_tell_how_work_ended_closes_all_the_same():
     sheet = read(talk)
     sheet.hear(Record(99, 12 * SECOND, ev.TimePassed(), (FinishJob("succeeded"),)))
     sheet.hear(Record(99, 15 * SECOND, ev.TimePassed(), (again,)))
-    assert seconds(sheet) == {"productive": 24} and sheet.lasted() == 12 * SECOND
+    assert seconds(sheet) == {"unknown": 24} and sheet.lasted() == 12 * SECOND
 
 
 @given(conversations())
@@ -368,7 +368,19 @@ def test_gates_are_waited_for_and_nodes_are():
     talk.join("node0")
     finish(talk, 10, "helper/0")
     until(talk, 20)
-    assert seconds(read(talk)) == {"waiting": 10, "productive": 10}
+    assert seconds(read(talk)) == {"waiting": 10, "unknown": 10}
+
+
+def test_a_replica_that_stops_when_its_role_is_short_of_nodes_already_waits_for_one_too():
+    talk = Talk(graph(role("solo", max_replicas=2, min_replicas=2, gang=False, restart=restart(scope="replica"))))
+    talk.join("node0")
+    until(talk, 10)
+    talk.tell(ev.NodePreempted("node0", 40 * SECOND))
+    for at, name in ((20, "solo/1"), (25, "solo/0")):
+        until(talk, at)
+        talk.tell(ev.ReplicaStopped(r(name), 1))
+    until(talk, 45)
+    assert seconds(read(talk), "solo")["waiting"] == 25 + 20
 
 
 def test_a_replica_lost_at_its_start_waits_once_its_world_has_started_without_it():
@@ -389,9 +401,9 @@ def test_a_replica_lost_at_its_start_waits_once_its_world_has_started_without_it
 
 
 def test_a_replica_stopped_in_start_up_re_forms_once_it_has_ended():
-    """A reader fails because of the server as well and joins the incident: everything is stopped once more."""
+    """A reader, whose scope is the job, fails because of the server and joins the incident: all is stopped again."""
     ps = role("ps", kind="service", restart=restart("replica"))
-    reader = role("reader", gates=(Gate("ps", "started"),), restart=restart())
+    reader = role("reader", gates=(Gate("ps", "started"),), restart=restart("job"))
     talk = trainers(1, ps, reader, gates=(Gate("ps", "started", "restart"),))
     talk.auto = False
     fail(talk, 10, "ps/0")
@@ -405,7 +417,7 @@ def test_a_replica_stopped_in_start_up_re_forms_once_it_has_ended():
     until(talk, 12)
     talk.tell(ev.ReplicaStopped(r("trainer/0"), 2))
     until(talk, 15)
-    assert seconds(read(talk)) == {"productive": 10, "re-formation": 1 + 3, "start-up": 1}
+    assert seconds(read(talk)) == {"unknown": 10, "re-formation": 1 + 3, "start-up": 1}
 
 
 def test_a_replica_retired_in_start_up_waits():

@@ -233,7 +233,7 @@ def test_a_line_that_is_no_record_is_an_error_whatever_names_are_in_it(line: byt
 
 @pytest.mark.parametrize("number", [0, 9])
 def test_a_record_of_an_unknown_format_is_refused_before_its_other_fields_are_read(number: int):
-    words = f"journal.jsonl:1: its format is {number}, and this version of flowdist reads formats 1, 2, 3, 4 and 5"
+    words = f"journal.jsonl:1: its format is {number}, and this version of flowdist reads formats 1, 2, 3, 4, 5 and 6"
     with pytest.raises(BadLine, match=words):
         read(b'{"type":"header","graph":"of another time","format":%d}\n' % number)
 

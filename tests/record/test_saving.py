@@ -35,7 +35,7 @@ def test_the_member_that_spends_most_counts_for_its_world():
     for at, sum_s, name in ((10, 3, "trainer/0"), (11, 5, "trainer/1"), (20, 4, "trainer/0"), (21, 4, "trainer/1")):
         spend(talk, at, sum_s, name=name)
     finish(talk, 100, "trainer/0", "trainer/1")
-    assert seconds(read(talk)) == {"productive": 2 * 95, "checkpoint": 2 * 5}
+    assert seconds(read(talk)) == {"unknown": 2 * 95, "checkpoint": 2 * 5}
 
 
 def test_a_report_that_comes_again_or_from_a_dead_attempt_changes_nothing():
@@ -46,7 +46,7 @@ def test_a_report_that_comes_again_or_from_a_dead_attempt_changes_nothing():
     talk.tell(ev.ReplicaSpent(r("trainer/0"), 1, "saving", 30 * SECOND))
     spend(talk, 60, 2)
     finish(talk, 100, "trainer/0")
-    assert seconds(read(talk)) == {"productive": 93, "checkpoint": 5 + 2}
+    assert seconds(read(talk)) == {"unknown": 93, "checkpoint": 5 + 2}
 
 
 def test_a_world_spends_no_more_than_it_has_worked():
@@ -54,7 +54,7 @@ def test_a_world_spends_no_more_than_it_has_worked():
     spend(talk, 10, 1000)
     spend(talk, 20, 1000, "restoring")
     finish(talk, 30, "trainer/0")
-    assert seconds(read(talk)) == {"restore": 10, "checkpoint": 10, "productive": 10}
+    assert seconds(read(talk)) == {"restore": 10, "checkpoint": 10, "unknown": 10}
 
 
 def test_the_time_of_the_first_step_is_estimated_without_the_saving_after_it():
@@ -79,9 +79,9 @@ def test_a_role_that_reports_nothing_else_saves_and_restores_all_the_same():
     talk = trainers()
     spend(talk, 5, 5, "restoring")
     spend(talk, 50, 10)
-    assert seconds(read(talk)) == {"restore": 5, "checkpoint": 10, "productive": 35}
+    assert seconds(read(talk)) == {"restore": 5, "checkpoint": 10, "unknown": 35}
     finish(talk, 100, "trainer/0")
-    assert seconds(read(talk)) == {"restore": 5, "checkpoint": 10, "productive": 85}
+    assert seconds(read(talk)) == {"restore": 5, "checkpoint": 10, "unknown": 85}
 
 
 def test_the_first_step_turns_what_was_taken_for_work_into_start_up_without_its_saving():
@@ -128,7 +128,7 @@ def test_what_is_restored_before_all_members_run_is_restored():
     until(talk, 20)
     talk.tell(ev.ReplicaStarted(r("trainer/1"), 2))
     finish(talk, 30, "trainer/0", "trainer/1")
-    assert seconds(read(talk)) == {"productive": 2 * 20, "start-up": 2 * 3, "restore": 2 * 7}
+    assert seconds(read(talk)) == {"unknown": 2 * 20, "start-up": 2 * 3, "restore": 2 * 7}
 
 
 def test_steps_that_are_counted_while_the_world_stops_are_no_work():

@@ -238,3 +238,13 @@ def test_which_replica_has_which_version_and_what_is_wrong_with_it():
     assert told.replicas == {"actor/0": 6, "actor/1": 5}
     assert told.waiting == {"actor/1": "it has version 5 of learner; the latest is 7, and max_staleness=1"}
     assert status(talk_of(trainers(1, 1))).versions == ()
+
+
+def test_a_node_with_a_stopped_process_of_flowdist_says_which():
+    talk = Talk(graph(role("trainer", max_replicas=1), nodes=1, cpu=1))
+    talk.join("node0")
+    talk.tell(ev.NodeStandsStill("node0", "its spawner (pid 7)"))
+    (node,) = status(talk).nodes
+    assert (node.phase, node.because) == ("still", "its spawner (pid 7)")
+    talk.tell(ev.NodeStandsStill("node0"))
+    assert status(talk).nodes[0].phase == "up"

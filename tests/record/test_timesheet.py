@@ -18,7 +18,7 @@ def test_a_role_without_reports_works_while_all_of_it_runs():
     fail(talk, 30)
     finish(talk, 100, "trainer/0", "trainer/1")
     sheet = read(talk)
-    assert seconds(sheet) == {"productive": 200}
+    assert seconds(sheet) == {"unknown": 200}
     assert sheet.unreported() == {"trainer": ["progress", "checkpoints"]}
 
 
@@ -360,7 +360,7 @@ def test_a_replica_that_waited_for_a_version_to_be_published_works_from_then_on(
     until(talk, 10)
     talk.tell(ev.CancelRequested("enough"))
     spent = seconds(read(talk), "actor", 10)
-    assert spent["productive"] == pytest.approx(2), spent
+    assert spent["unknown"] == pytest.approx(2), spent
 
 
 def test_an_injected_fault_is_found_by_the_replica_though_the_journal_names_the_attempt():
@@ -371,3 +371,27 @@ def test_an_injected_fault_is_found_by_the_replica_though_the_journal_names_the_
     fail(talk, 41)
     named = [seconds(read(talk, (40, target))) for target in ("trainer/0", "trainer/0/attempt_1/0")]
     assert named[0] == named[1] and named[1]["detection"] == 1
+
+
+@pytest.mark.parametrize(("incarnation", "is_alive"), [(2, True), (1001, False)])
+def test_what_a_node_has_done_until_it_fenced_is_lost_once_it_joins_again(incarnation: int, is_alive: bool):
+    """Seventeen steps were done twice, and the report said "lost work 0.0 s": the controller had not heard of them."""
+    talk = trainers(2, gang=False, restart=restart("replica", 9), nodes=3, cpu=1.0)
+    for number in range(1, 11):
+        step(talk, number, number)
+        step(talk, number, number, "trainer/1")
+    for name in ("trainer/0", "trainer/1"):
+        save(talk, 10, 10, name)
+    options, (lost, other) = talk.graph.options, (talk.replica("trainer/1").node, "node2")
+    assert lost != other
+    until(talk, 10 + (options.lease_ns + options.lease_margin_ns) / SECOND)
+    talk.tell(ev.NodeSilent(lost))
+    step(talk, 20, 11, "trainer/1")  # on the other node, from the checkpoint
+    step(talk, 21, 12, "trainer/1")
+    assert read(talk).lost() == {"trainer": 0}
+    until(talk, 30)
+    talk.tell(ev.NodeJoined(lost, talk.graph.cluster.nodes[0], incarnation=incarnation))
+    sheet = read(talk)
+    assert sheet.lost() == {"trainer": options.lease_ns * is_alive}
+    assert seconds(sheet).get("lost work", 0) == options.lease_ns / SECOND * is_alive
+    assert seconds(sheet)["detection"] >= options.lease_margin_ns / SECOND

@@ -76,6 +76,7 @@ def test_reconnecting_trainers_keep_running_and_receive_the_address() -> None:
     told = explained(ps_train("reconnect"), "ps/0")
     assert who(told["restarts"]) == ["ps/0"] and told["stops"] == []
     text = 'its gate on ps says on_restart="reconnect"; it receives the new addresses of ps if these change'
+    text += "; if it fails before they run again, it restarts too, and all of this once more (R6)"
     assert because(told["goes_on"], "trainer") == text
     assert because(told["goes_on"], "evaluator") == "no gate, domain or scope leads to it"
 

@@ -211,7 +211,7 @@ def test_a_rank_that_hangs_is_stopped_with_its_gang() -> None:
     assert told["how"] == "trainer/0 hangs: no sign of it for 1m" and waves(told, "stops") == [["trainer"]]
     assert told["notes"] == [
         "its Python workers write their stacks to their logs before they are stopped",
-        "one rank that hangs stalls its gang: the least advanced of the stalled ranks is blamed",
+        "one rank that hangs stalls its gang: the least advanced of the stalled ranks is blamed, unless several are",
     ]
     told = explained(graph(role("a", start_timeout_ns=10**9, restart=restart())), "a/0:hang")
     assert told["how"] == "a/0 reports no progress within 1s" and len(told["notes"]) == 1

@@ -162,4 +162,5 @@ def test_the_bundled_topologies_have_no_finding() -> None:
     root = Path(__file__).parents[2]
     for file in [*root.glob("scenarios/topologies/*.py"), *root.glob("examples/*/topology.py")]:
         codes = [problem.code for problem in load_topology(str(file)).warnings]
-        assert not [code for code in codes if code >= "FD327" or code == "FD304"], file
+        only_simulated = ["FD337"] if file.stem == "hundred_thousand" else []  # more nodes than a run has
+        assert [code for code in codes if code >= "FD327" or code == "FD304"] == only_simulated, file

@@ -49,10 +49,13 @@ def test_the_plan_shows_seats_and_words() -> None:
 
 
 def test_the_plan_says_which_roles_start_warm_and_why_others_do_not() -> None:
-    warm = msgspec.structs.replace(role("a"), command=("python", "a.py"), preload=("torch", "json"))
+    warm = msgspec.structs.replace(role("a"), command=("python", "a.py"), preload=("json", "csv"))
     topology = graph(warm, msgspec.structs.replace(warm, name="b", warm=False))
     plan = plan_of(topology, "/venv/python", "/venv/python")
-    assert plan["starts"] == {"a": "warm: forked with torch, json imported", "b": "cold: warm=False"}
+    forked = "warm: forked where the script asks for its rank, or acts for the first time"
+    assert plan["starts"] == {"a": f"{forked}, with json, csv imported", "b": "cold: warm=False"}
+    bare = graph(msgspec.structs.replace(warm, preload=()))
+    assert plan_of(bare, "/venv/python", "/venv/python")["starts"] == {"a": forked}
     assert "    starts cold: warm=False\n" in plan_text(topology, plan)
     assert plan_of(topology, "/opt/python", "/venv/python")["starts"]["a"] == "cold: PYTHON_EXEC is /opt/python"
 

@@ -40,7 +40,6 @@ def test_a_perfect_run_has_nothing_more_to_say_and_one_without_time_nothing_at_a
 @pytest.mark.parametrize(
     ("unsaid", "line", "words"),
     [
-        (["progress", "checkpoints"], " (trainer reported no progress)", "neither progress nor checkpoints"),
         (["progress"], " (trainer reported no progress)", "no progress"),
         (["step numbers", "checkpoints"], "", "no step numbers: its optimizer steps were counted; work that was done"),
         (["step numbers"], "", "no step numbers: its optimizer steps were counted; work that was done again counts as"),
@@ -52,6 +51,20 @@ def test_missing_reports_are_named(unsaid: list[str], line: str, words: str) -> 
     assert goodput_line(values) == "goodput 100.0 %" + line
     (told,) = not_reported_lines(values)
     assert told.startswith(f"trainer reported {words}")
+
+
+def test_the_time_of_a_task_that_reports_nothing_is_unknown_and_no_part_of_goodput() -> None:
+    unsaid = {"not_reported": {"trainer": ["progress", "checkpoints"]}}
+    values = {**time_of(JOB, spent(trainer={"unknown": 97, "start-up": 3})), **unsaid}
+    assert values["goodput"] is None
+    assert goodput_line(values) == "goodput unknown: trainer reported neither progress nor checkpoints"
+    (told,) = not_reported_lines(values)
+    assert told.endswith("what it did while all of it ran is unknown, and no part of goodput")
+    more = graph(role("trainer", restart=restart()), role("aside", primary=False, restart=restart()))
+    times: Spent = {"trainer": {"productive": 9 * SECOND, "stalled": SECOND}, "aside": {"unknown": 10 * SECOND}}
+    full: Spent = {name: {**dict.fromkeys(BUCKETS, 0), **buckets} for name, buckets in times.items()}
+    both = {**time_of(more, full), "not_reported": {"aside": ["progress", "checkpoints"]}}
+    assert goodput_line(both) == "goodput 90.0 %; stalled 10.0 % (that of aside is unknown)"
 
 
 def test_a_job_that_failed_without_a_report_of_progress_has_no_goodput() -> None:

@@ -11,11 +11,12 @@ import msgspec
 import pytest
 
 from flowdist.control.controller import Controller
+from flowdist.control.fleet.state import FleetState, Member
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import OpenStore, StartReplica, StopReplica
 from flowdist.graph import SECOND, Gate, NodeSpec, RoleGraph, VersionEdge
 from flowdist.record.journal import record
-from flowdist.record.status import RecentDecisions, Status, status_of
+from flowdist.record.status import RecentDecisions, Status, members_of, status_of
 from flowdist.report.live.status import TIGHTER, fitted, one_line, plain, status_text
 from tests.control.harness import TCP, graph, r, restart, role
 
@@ -181,6 +182,27 @@ def test_gpus_that_are_bad_are_named_with_their_reason() -> None:
     feed.tell(ev.NodeJoined("node1", NodeSpec("node1", gpu=2), incarnation=2, bad_gpus=((1, "Xid 79"),)))
     feed.tell(ev.GpuFailed("node1", 0, "Xid 48", 48))
     assert "  x node1 without GPU 1: Xid 79, GPU 0: Xid 48\n" in status_text(feed.status())
+
+
+def test_members_that_wait_for_a_machine_are_named_with_the_reason_of_the_engine() -> None:
+    fleet = FleetState([
+        Member("m1", "", reference="70", host="h1", is_pending=False, has_joined=True),
+        Member("m2", "", reference="71", host="h2", is_pending=False),
+        Member("m3", "", reference="72", waits="PENDING (PartitionConfig)"),
+        Member("m4", "", reference="73", waits="PENDING (PartitionConfig)"),
+        Member("m5", "", reference="74", is_pending=False, has_joined=True, leaving="h5 is taken away in 1m"),
+        Member("m6", ""),
+        Member("m7", "", reference="76", waits="PENDING (Resources)", ended="the job needs fewer members"),
+    ])  # fmt: skip
+    feed = Feed(graph(role("trainer")))
+    assert "members" not in status_text(feed.status())
+    status = msgspec.structs.replace(feed.status(), members=members_of(fleet))
+    assert (
+        "\nmembers  1 joined, 1 starting, 2 waiting, 1 leaving, 1 submitting\n"
+        "  waiting m3 (72), m4 (73): PENDING (PartitionConfig)\n"
+        "  leaving m5 (74): h5 is taken away in 1m\n"
+    ) in status_text(status)
+    assert msgspec.json.decode(msgspec.json.encode(status), type=Status) == status
 
 
 def test_versions_are_listed_by_replica() -> None:

@@ -18,13 +18,13 @@ from flowdist.errors import FlowdistError
 from flowdist.graph import Cluster, NodeSpec, Readiness, Resources, RoleGraph, RoleSpec, SecretRef
 from flowdist.runtime.agent.readiness import FileState, file_state, until_ready
 from flowdist.runtime.gpus.devices import machine_gpus, settle_cluster, share_devices
-from flowdist.runtime.processes.spawn_protocol import ForkServerSpec
+from flowdist.runtime.processes.spawn_protocol import PrefixSpec
 from flowdist.runtime.worker_env.environment import (
     RunPaths,
     expand,
     expand_command,
-    fork_server_spec,
     macro_values,
+    prefix_spec,
     worker_env,
 )
 from flowdist.runtime.worker_env.ports import Ports
@@ -190,6 +190,14 @@ def test_no_gpu_is_given_to_two_nodes_and_more_than_there_are_is_refused() -> No
         settle_cluster(graph, ("0", "1"))
 
 
+def test_more_nodes_than_the_machine_has_memory_for_are_refused_before_anything_starts() -> None:
+    nodes = tuple(NodeSpec(f"node{i}") for i in range(20_000))
+    graph = RoleGraph("x", (RoleSpec("a", ("true",)),), cluster=Cluster(nodes, 20_000))
+    with pytest.raises(FlowdistError, match="20,000 nodes on one machine need about 488GiB") as caught:
+        settle_cluster(graph, ())
+    assert "flowdist simulate" in caught.value.help and "--listen" in caught.value.help
+
+
 def test_this_machine_promises_cpu_more_than_once_and_says_so() -> None:
     graph = RoleGraph("x", (RoleSpec("r", ("true",), max_replicas=500),), cluster=Cluster(given=False))
     settled, warnings = settle_cluster(graph, ())
@@ -254,41 +262,32 @@ def test_readiness_checks_wait_until_the_answer_is_yes(tmp_path: Path) -> None:
 BASE = {"HOME": "/root", "RANK": "the user's"}
 
 
-def server_of(folder: Path, *args: str, base: dict[str, str] | None = None, **fields: object) -> ForkServerSpec | None:
+def prefix_of(folder: Path, *args: str, base: dict[str, str] | None = None, **fields: object) -> PrefixSpec | None:
     """Return the fork server spec of a worker of a role that runs `python ARGS` in the folder."""
     spec = msgspec.structs.replace(role("trainer"), preload=("torch",), workdir=str(folder), **fields)
     spec = msgspec.structs.replace(spec, command=("python", *args))
     values = macro_values(START, spec, 1, PLACES, {})
     whole = worker_env(START, spec, 1, base or BASE, PLACES, {}, (), has_store=True)
-    return fork_server_spec(spec, expand_command(spec.command, values, base or BASE), base or BASE, whole, values)
+    return prefix_spec(spec, expand_command(spec.command, values, base or BASE), base or BASE, whole)
 
 
-def test_a_fork_server_has_what_does_not_differ_from_worker_to_worker(tmp_path: Path) -> None:
+def test_a_prefix_has_what_does_not_differ_from_worker_to_worker(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     (tmp_path / "secret").write_text("hush")
     secrets = (SecretRef("KEY", file=str(tmp_path / "secret")),)
     env = (("OWN", "${role}"), ("MINE", "${rank}"))
-    server = server_of(tmp_path, "-u", "train.py", "--x", secrets=secrets, env=env)
-    assert server is not None and server.interpreter == (sys.executable, "-u") and server.preload == ("torch",)
-    assert (server.cwd, server.first_path) == (str(tmp_path), str(tmp_path))
-    defaults = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "PYTHONUNBUFFERED": "1"}
-    assert dict(server.env) == {**BASE, **defaults, "OWN": "trainer", "KEY": "hush"}
-    assert server == server_of(tmp_path, "-u", "train.py", "other", secrets=secrets, env=env)
+    prefix = prefix_of(tmp_path, "-u", "train.py", "--rank", "${rank}", secrets=secrets, env=env)
+    assert prefix is not None and prefix.argv == (sys.executable, "-u", "train.py", "--rank", "${rank}")
+    assert prefix.has_own_words and prefix.cwd == str(tmp_path) and prefix.late == ("torch",)
+    shared = dict(prefix.env)
+    assert shared["OWN"] == "trainer" and shared["KEY"] == "hush" and shared["FLOWDIST_ROLE"] == "trainer"
+    assert {"RANK", "MASTER_PORT", "MINE", "FLOWDIST_GENERATION"} <= {*prefix.unknown} - shared.keys()
+    assert {"MASTER_PORT", "MINE", "FLOWDIST_GENERATION"} <= {*prefix.of_start} and "RANK" not in prefix.of_start
+    assert prefix != prefix_of(tmp_path, "-u", "train.py", "other", secrets=secrets, env=env)
 
 
-def test_scripts_find_modules_beside_them_and_modules_in_the_working_directory(tmp_path: Path) -> None:
-    (tmp_path / "deep").mkdir()
-    (tmp_path / "deep/train.py").touch()
-    (tmp_path / "link.py").symlink_to("deep/train.py")
-    for args, path in (("deep/train.py",), "deep"), (("link.py",), "deep"), (("-m", "deep.train"), ""):
-        server = server_of(tmp_path, *args)
-        assert server is not None and Path(server.first_path) == tmp_path / path
-    server = server_of(tmp_path, "deep/train.py", base={"PYTHONSAFEPATH": "1"})
-    assert server is not None and server.first_path == ""
-
-
-def test_what_starts_cold_has_no_fork_server(tmp_path: Path) -> None:
+def test_what_starts_cold_has_no_prefix(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
-    assert server_of(tmp_path, "train.py", warm=False) is None
-    assert server_of(tmp_path, "train.py", base={"PYTHON_EXEC": "/opt/python"}) is None
-    assert server_of(tmp_path, "no-such-file.py") is None
+    assert prefix_of(tmp_path, "train.py", warm=False) is None
+    assert prefix_of(tmp_path, "train.py", base={"PYTHON_EXEC": "/opt/python"}) is None
+    assert prefix_of(tmp_path, "no-such-file.py") is None

@@ -192,8 +192,7 @@ def test_a_worker_is_on_its_cores_from_its_first_moment_on(tmp_path: Path, warm:
     core = max(os.sched_getaffinity(0))
     (tmp_path / "where.py").write_text("import os; print(sorted(os.sched_getaffinity(0)))")
     with Spawning(tmp_path) as spawning:
-        server = spawning.server() if warm else None
-        bound, free = spawning.start("where.py", server=server, cpus=(core,)), spawning.start("where.py", server=server)
+        bound, free = spawning.start("where.py", warm=warm, cpus=(core,)), spawning.start("where.py", warm=warm)
         assert spawning.outcome(bound).out == f"[{core}]\n"
         assert spawning.outcome(free).out == f"{sorted(os.sched_getaffinity(0))}\n"
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
+import uuid
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from flowdist.cli.run.hosts import show_protection
 from flowdist.control.connection.objections import INCARNATION_MAX
 from flowdist.control.controller import Controller
 from flowdist.control.protocol import events as ev
@@ -30,6 +33,7 @@ from flowdist.runtime.wire.handshake import (
     Proof,
     Refused,
     ServerHandshake,
+    is_guessable,
 )
 
 
@@ -156,6 +160,25 @@ def test_a_node_has_the_name_of_its_host_as_far_as_that_can_name_a_node() -> Non
     assert {host: node_name(host, roles) for host in names} == names
 
 
+def test_a_token_that_people_choose_is_guessable_and_a_random_one_is_not() -> None:
+    chosen = ("4711", "hush", "0" * 64, "correct horse", "Tr0ub4dor&3", "2026-11-23", "my-cluster-token")
+    assert [token for token in chosen if not is_guessable(token)] == []
+    for turn in range(200):  # as `openssl rand -hex 16`, `head -c 32 /dev/urandom | base64` and uuidgen print them
+        for each in (secrets.token_hex(16), secrets.token_urlsafe(32), secrets.token_urlsafe(16), str(uuid.uuid4())):
+            assert not is_guessable(each), (turn, each)
+
+
+def test_a_guessable_token_is_warned_of_where_other_machines_can_try_it(capfd: pytest.CaptureFixture[str]) -> None:
+    def said(token: str, address: str) -> str:
+        show_protection(token, Endpoint("host0", 29400), address)
+        return capfd.readouterr().err
+
+    assert "can be guessed" not in said(secrets.token_hex(16), "") + said("4711", "127.0.0.1")
+    text = said("4711", "")
+    assert "can be guessed by a machine that reaches any address of this machine, port 29400" in text
+    assert "head -c 32 /dev/urandom | base64" in text and "4711" not in text
+
+
 class Peer:
     """Stands for a connection from an address."""
 
@@ -234,6 +257,23 @@ def test_the_name_of_a_host_that_left_is_reused_with_the_next_incarnation(hosts:
     hosts.controller.handle(ev.NodeLeft("a"), 0)
     three, _ = hosts.arrive("a", "3")
     assert isinstance(three, Welcome) and (three.node, three.incarnation) == ("a", 1001)
+
+
+def test_the_name_of_a_host_that_is_out_of_reach_is_not_given_to_another_one(hosts: Registry, tmp_path: Path) -> None:
+    """The second host got the node of the first, which was then refused for good."""
+    one, writer = hosts.arrive("a.east", "1")
+    hosts.join(one)
+    hosts.registry.disconnected(writer)
+    hosts.controller.handle(ev.NodeSilent("a"), 0)
+    for registry in (hosts, Registry(tmp_path)):  # the next controller does not know of the node at first
+        registry.address = "10.0.0.2"
+        two, other = registry.arrive("a.west", "2")
+        assert isinstance(two, Welcome) and two.node == "a-2"
+        registry.registry.disconnected(other)
+        registry.address = "10.0.0.1"
+        again, writer = registry.arrive("a.east", "1", "a")
+        assert isinstance(again, Welcome) and again.node == "a"
+        registry.registry.disconnected(writer)
 
 
 def test_a_host_cannot_use_up_the_incarnations_of_its_name(hosts: Registry) -> None:

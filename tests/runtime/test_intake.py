@@ -16,6 +16,7 @@ from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import RoleGraph, RoleSpec
 from flowdist.runtime.controller import intake as module
 from flowdist.runtime.controller import limits
+from flowdist.runtime.controller.channel import Channel, listen
 from flowdist.runtime.controller.host_registry import HostRegistry
 from flowdist.runtime.controller.intake import Intake
 from flowdist.runtime.controller.limits import FRAME_MAX, NEWCOMERS_MAX, READ_AHEAD, UNFINISHED_MAX, UNSENT_MAX
@@ -41,6 +42,7 @@ class Scene:
         self.hosts = HostRegistry(graph, "job1", "run-1", folder, "", (), refusals)
         self.intake = Intake(self.hosts, refusals)
         self.writers: list[asyncio.StreamWriter] = []
+        self.readers: list[asyncio.StreamReader] = []
         self.peers: list[asyncio.StreamWriter] = []
         self.frames: list[ToControllerFrame] = []
         self.ended = 0
@@ -48,9 +50,10 @@ class Scene:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writers.append(writer)
+        self.readers.append(reader)
         error: BaseException | None = None
         try:
-            if self.intake.open(writer):
+            if await self.intake.open(writer):
                 self.hosts._shown[writer] = ("", "the digest of its secret")  # as after the handshake
                 if self.has_node:
                     self.hosts.welcome(JoinRequest("gpu07"), Controller(self.hosts._graph).state, writer, 0)
@@ -78,7 +81,7 @@ class Scene:
 def play(folder: Path, act: Callable[[Scene], Coroutine[None, None, None]], *, has_node: bool = True) -> Scene:
     async def scene() -> Scene:
         stage = Scene(folder, has_node)
-        server = await asyncio.start_server(stage.serve, "127.0.0.1", 0, limit=READ_AHEAD)
+        server = await listen(stage.serve, READ_AHEAD, address="127.0.0.1")
         stage.port = server.sockets[0].getsockname()[1]
         try:
             await asyncio.wait_for(act(stage), 60)
@@ -130,6 +133,27 @@ def test_a_frame_that_is_too_long_is_refused_before_it_is_read(tmp_path: Path) -
         assert await reader.read() == b""
 
     play(tmp_path, act)
+
+
+def test_a_host_that_comes_with_many_others_waits_for_its_turn_and_nothing_that_it_sends_is_kept(
+    tmp_path: Path,
+) -> None:
+    async def act(stage: Scene) -> None:
+        others = [await stage.call(f"127.0.1.{number}") for number in range(NEWCOMERS_MAX)]
+        _, last = await stage.call(HONEST)
+        while len(stage.readers) <= NEWCOMERS_MAX:
+            await asyncio.sleep(0)
+        last.write(encode(JoinRequest("gpu08")) * 1_000_000)  # more than the kernel's buffers take
+        before = -1
+        while before != (before := last.transport.get_write_buffer_size()):  # until the kernel takes no more
+            await asyncio.sleep(0.05)
+        assert before > 1 << 20 and stage.frames == [] and not stage.readers[-1]._buffer  # type: ignore[attr-defined]
+        others[0][1].transport.abort()
+        while not stage.frames:
+            await asyncio.sleep(0)
+        last.transport.abort()
+
+    play(tmp_path, act, has_node=False)
 
 
 def test_a_host_gets_in_beside_one_that_opens_connections_and_says_nothing(tmp_path: Path) -> None:
@@ -204,9 +228,10 @@ def test_a_peer_with_tls_that_does_not_read_is_gone_soon(tmp_path: Path, monkeyp
         ended = asyncio.Event()
 
         async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            stage.intake.open(writer)
+            await stage.intake.open(writer)
             writer.write(b"y")
-            await writer.start_tls(identity.context)
+            assert isinstance(writer.transport, Channel)
+            await writer.transport.encrypt(identity.context)
             stage.intake.admit(writer)
             while stage.intake.may_send(writer):
                 writer.write(bytes(64 << 10))
@@ -216,7 +241,7 @@ def test_a_peer_with_tls_that_does_not_read_is_gone_soon(tmp_path: Path, monkeyp
             assert not stage.intake.may_send(writer)
             ended.set()
 
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        server = await listen(serve, READ_AHEAD, address="127.0.0.1")
         reader, peer = await asyncio.open_connection(*server.sockets[0].getsockname())
         stage.peers.append(peer)
         await reader.readexactly(1)

@@ -130,6 +130,18 @@ def test_roles_find_each_other_by_the_addresses_of_their_hosts(tmp_path: Path) -
         assert "[asker/0] 127.0.0.1 says HELLO" in hosts.text
 
 
+def test_a_host_that_comes_after_the_end_says_that_the_run_is_over(tmp_path: Path) -> None:
+    with Hosts(tmp_path) as hosts:
+        first = hosts.start(1, "run", topology(tmp_path, "print('done')"), "--listen", hosts.endpoint)
+        assert first.finish() == 0, first.text
+        late = hosts.start(1, "join", hosts.endpoint, "--timeout", "0.5")
+        assert late.finish() != 0, late.text
+        over = f"run {first.run_dir.name}, which listened at {hosts.endpoint}, is over: succeeded"
+        assert late.text.count(over) == 2, late.text
+        elsewhere = hosts.start(2, "join", hosts.endpoint, "--timeout", "0.5")
+        assert elsewhere.finish() != 0 and over not in elsewhere.text, "it has no folder of runs"
+
+
 @pytest.mark.slow
 def test_a_host_without_the_working_folder_of_a_role_says_so(tmp_path: Path) -> None:
     with Hosts(tmp_path) as hosts:

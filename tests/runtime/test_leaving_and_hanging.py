@@ -59,8 +59,12 @@ t.role("trainer", "python stepper.py", replicas="1:2", {more}
 """
 
 
-def stepper_job(folder: Path, *arguments: str, more: str = "") -> Job:
-    (folder / "stepper.py").write_text(STEPPER)
+PROGRESS = "    worker.progress(step)  # before it waits, so that whoever stands still is behind the others\n"
+WAIT = "    wait_for_the_others(step)\n"
+
+
+def stepper_job(folder: Path, *arguments: str, more: str = "", script: str = STEPPER) -> Job:
+    (folder / "stepper.py").write_text(script)
     (folder / "topology.py").write_text(TOPOLOGY.replace("{more}", more))
     return Job(folder, *arguments)
 
@@ -96,6 +100,33 @@ def test_r14_a_preempted_node_is_left_before_it_is_taken(tmp_path: Path) -> None
         assert len(set(stops(job))) == 1 and len(stops(job)) == 2
         assert sizes(job.journal()[1]) == [2, 1]
         assert not any("node1 lost (" in line for line in job.output)  # it had not been taken yet
+
+
+MUTE = """
+import time
+from flowdist import worker
+
+if worker.info().generation == 1:
+    time.sleep(600)  # before its first step, with nothing printed
+"""
+
+
+def test_r15_a_world_that_is_silent_before_its_first_step_hangs(tmp_path: Path) -> None:
+    with stepper_job(tmp_path, more='hang_after="1s",', script=MUTE) as job:
+        assert job.finish() == 0, job.text
+        assert "trainer: it hangs: no output for 1s; nothing tells trainer/0, trainer/1 apart" in job.text
+        assert sizes(job.journal()[1]) == [2, 2]
+
+
+def test_r15_a_rank_that_is_stopped_is_found_although_all_are_at_one_step(tmp_path: Path) -> None:
+    level = STEPPER.replace(PROGRESS + WAIT, WAIT + PROGRESS)  # both report a step when both have done it
+    assert level != STEPPER
+    with stepper_job(tmp_path, "--fail", "trainer/1@step=trainer,5:hang", more='hang_after="1s",', script=level) as job:
+        assert job.finish() == 0, job.text
+        incidents = [line for line in job.output if "it hangs: no progress for 1s" in line]
+        assert "trainer/1 failed on node1" in incidents[0]
+        assert "a process of it is stopped (SIGSTOP, or a debugger)" in incidents[0]
+        assert sizes(job.journal()[1]) == [2, 2]
 
 
 @pytest.mark.slow

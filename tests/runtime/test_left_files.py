@@ -24,9 +24,11 @@ from flowdist.control.job.state import JobState
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import ReplicaId
+from flowdist.graph import RoleGraph, RoleSpec
 from flowdist.runtime.agent.worker_exits import WorkerExits
-from flowdist.runtime.left_files import modified_ns, read_from, read_number, read_small
+from flowdist.runtime.left_files import modified_ns, read_from, read_number, read_small, size_of
 from flowdist.runtime.processes.spawn_protocol import INJECTED_EXIT, injected_code, read_pid
+from flowdist.runtime.run_folder.log_reader import find_logs, lines_of, start_of_last
 from flowdist.runtime.run_folder.logs import CUT, LogFile, OutputWatch
 from flowdist.runtime.run_folder.remote_error_report import collect_report
 from flowdist.runtime.run_folder.root_cause import root_cause_text
@@ -234,3 +236,25 @@ def test_one_look_at_a_log_reads_no_more_than_it_may(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"line\n" * 1000)
     log = LogFile(tmp_path / "log")
     assert [len(list(log.new_lines(False, 2500))) for _ in range(3)] == [500, 500, 0]
+
+
+def test_no_link_is_followed_to_a_log(tmp_path: Path) -> None:
+    """A worker could have any file of the user shown, at each place of the path of its log."""
+    secret, run_dir = tmp_path / "secret", tmp_path / "run"
+    (secret / "attempt_1/0").mkdir(parents=True)
+    (secret / "attempt_1/0/stdout.log").write_text("a key\n")
+    attempt = run_dir / "trainer/0/attempt_1"
+    (attempt / "0").mkdir(parents=True)
+    (attempt / "0/stdout.log").symlink_to(secret / "attempt_1/0/stdout.log")
+    (attempt / "1").symlink_to(secret / "attempt_1/0")
+    attempt.with_name("attempt_2").symlink_to(secret / "attempt_1")
+    (run_dir / "trainer/1").symlink_to(secret)
+    (run_dir / "ps").symlink_to(run_dir / "trainer")
+    graph = RoleGraph("links", tuple(RoleSpec(name, ("true",), max_replicas=2, procs=2) for name in ("trainer", "ps")))
+    (log,) = find_logs(run_dir, graph, [], ("stdout",))
+    assert log.path == attempt / "0/stdout.log"
+    assert list(lines_of(log.path)) == list(lines_of(log.path, 1)) == [] and start_of_last(log.path, 1) == 0
+    assert (size_of(log.path), read_from(log.path, 0, 9), modified_ns(log.path)) == (0, None, None)
+    (attempt / "0/stdout.log").unlink()
+    (attempt / "0/stdout.log").write_text("a line\n")
+    assert list(lines_of(log.path, 1)) == ["a line"]

@@ -78,14 +78,52 @@ def test_a_host_finds_room_beside_one_that_opens_connections_without_end() -> No
     assert all(connections.joined(f"honest {number}") for number in range(8))
 
 
-def test_of_many_hosts_that_come_at_once_the_first_finish_and_the_others_come_again() -> None:
-    connections: Connections[int] = Connections()
-    assert [connections.opened(number, f"host{number}") for number in range(NEWCOMERS_MAX)] == [None] * NEWCOMERS_MAX
-    assert connections.opened(1000, "host1000") == 1000  # refused; none that has begun is closed for it
-    assert connections.joined(0)
-    assert connections.opened(1001, "host1001") is None
+def test_of_many_hosts_that_come_at_once_the_first_finish_and_the_others_wait_for_their_turn() -> None:
+    """Each was refused and came again, several times: that cost the controller more than to let it in."""
+    connections: Connections[int] = Connections(waiting_max=3)
+    for number in range(NEWCOMERS_MAX):
+        assert connections.opened(number, f"host{number}") is None and connections.next_turns() == [number]
+    for number in (1000, 1001, 1002):
+        assert connections.opened(number, f"host{number}") is None and connections.next_turns() == []
+    assert connections.opened(1003, "host1003") == 1003  # refused; none that has begun or waits is closed for it
+    assert connections.joined(0) and connections.next_turns() == [1000]
     connections.closed(1)
-    assert connections.opened(1002, "host1002") is None
+    connections.closed(1001)
+    assert connections.next_turns() == [1002]
+    assert connections.opened(1004, "host5") == 5, "of the address that has two, the oldest is closed"
+    assert connections.next_turns() == [1004]
+
+
+@settings(max_examples=examples(60, 500), deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(["open", "join", "close"]), st.integers(0, 30), st.integers(0, 9)), max_size=80)
+)
+def test_newcomers_are_bounded_and_each_gets_its_turn_in_the_order_in_which_it_came(
+    steps: list[tuple[str, int, int]],
+) -> None:
+    connections: Connections[int] = Connections(4, waiting_max=5)
+    served: dict[int, None] = {}
+    waiting: dict[int, None] = {}
+    for what, number, address in steps:
+        if what == "open" and number not in served | waiting:
+            connections.closed(number)
+            waiting[number] = None
+            if (victim := connections.opened(number, str(address))) is not None:
+                served.pop(victim, None)
+                waiting.pop(victim, None)
+        elif what == "join" and number in served:
+            if connections.joined(number):
+                del served[number]
+        elif what == "close":
+            connections.closed(number)
+            served.pop(number, None)
+            waiting.pop(number, None)
+        for each in connections.next_turns():
+            assert each == next(iter(waiting)), "the one that has waited longest"
+            del waiting[each]
+            served[each] = None
+        assert len(served) <= 4 and len(waiting) <= 5
+        assert not waiting or len(served) == 4, "nobody waits while there is room"
 
 
 def test_connections_with_a_node_are_limited_by_address() -> None:

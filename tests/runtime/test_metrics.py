@@ -120,7 +120,7 @@ def test_r23_metrics_of_versions_leave_out_roles_and_replicas_without_one() -> N
 
 def test_metrics_of_nodes_and_of_time() -> None:
     samples, _ = read(metrics_text(status()))
-    nodes = {"up": 25, "cordoned": 1, "leaving": 1, "unheard": 0, "lost": 1, "expected": 0}
+    nodes = {"up": 25, "cordoned": 1, "leaving": 1, "unheard": 0, "still": 0, "lost": 1, "expected": 0}
     assert by_state(samples, "nodes") == nodes
     assert value(samples, "agent_heard_seconds", node="node0") == 0.25
     assert value(samples, "replica_seconds", role="trainer", bucket="lost work") == 1
@@ -129,6 +129,8 @@ def test_metrics_of_nodes_and_of_time() -> None:
 
 def test_time_metrics_are_left_out_when_the_time_is_unknown() -> None:
     samples, _ = read(metrics_text(msgspec.structs.replace(status(), goodput=None)))
+    assert "flowdist_goodput" not in {name for name, _ in samples}
+    samples, _ = read(metrics_text(msgspec.structs.replace(status(), goodput=None, time_ns={})))
     assert not {"flowdist_goodput", "flowdist_replica_seconds"} & {name for name, _ in samples}
 
 

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -42,36 +42,12 @@ from flowdist.runtime.wire.fault_messages import RemoteFault
 from flowdist.runtime.wire.frames import encode, read_to_controller
 from flowdist.testing import graph_of
 from tests.runtime.spawning import Spawning
-from tests.runtime.test_standby import Standing
 
 pytestmark = pytest.mark.real
 
 Event = TypeVar("Event", bound=Reported)
 R = ReplicaId("trainer", 0)
 SAYS = "import os, sys; print(os.getpid(), open(sys.argv[1]).read())"
-# A parent that gets no CPU between the start of a worker and whatever else it does: until the worker has ended.
-LATE = """
-import os, sys
-from flowdist.runtime.wire.fault_messages import RemoteFault
-from flowdist.runtime.processes.children import Children
-add = Children.add
-def late(self, id, pid, wait):
-    if os.path.exists("late"):
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    return add(self, id, pid, wait)
-Children.add = late
-"""
-
-
-@pytest.fixture
-def standing(tmp_path: Path) -> Iterator[Standing]:
-    folder = tmp_path / "work"
-    folder.mkdir()
-    (folder / "slow_parent.py").write_text(LATE)
-    (folder / "says.py").write_text(SAYS)
-    with Standing(folder) as standing:
-        standing.spec = standing.server("slow_parent")
-        yield standing
 
 
 def finds_its_pid(spawning: Spawning, id: int) -> bool:
@@ -79,22 +55,15 @@ def finds_its_pid(spawning: Spawning, id: int) -> bool:
     return outcome.out == f"{spawning.pid(id)} {spawning.pid(id)}\n\n" and outcome.err == ""
 
 
-def says(standing: Standing) -> int:
-    """A worker that prints its pid file and ends, before its start is registered anywhere."""
-    (standing.folder / "late").touch()
-    folder = standing.logs(standing.last + 1)
-    return standing.start("says.py", str(folder / "pid"), server=standing.spec)
-
-
-def test_a_forked_worker_finds_its_pid(standing: Standing) -> None:
-    assert finds_its_pid(standing, says(standing))
-
-
-def test_one_that_stood_by_finds_its_pid(standing: Standing) -> None:
-    (waits,) = standing.standbys(1, [first := standing.tells()])
-    id = says(standing)
-    assert finds_its_pid(standing, id) and standing.pid(id) == waits
-    standing.kill(first)
+def test_a_forked_worker_finds_its_pid(tmp_path: Path) -> None:
+    """The gate holds the worker until its pid file is written, however fast the worker is."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "says.py").write_text(SAYS)
+    with Spawning(folder) as spawning:
+        for _ in range(20):
+            id = spawning.start("says.py", str(spawning.logs(spawning.last + 1) / "pid"), warm=True)
+            assert finds_its_pid(spawning, id)
 
 
 def test_one_that_is_executed_finds_its_pid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

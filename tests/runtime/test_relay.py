@@ -18,6 +18,7 @@ from flowdist.control.protocol.messages import Acked, Heartbeat, Join
 from flowdist.graph import NodeSpec, RoleGraph, RoleSpec
 from flowdist.record.journal import Header
 from flowdist.record.replay import Replay
+from flowdist.runtime.joined.joining import join_job
 from flowdist.runtime.wire.dialing import dial, is_encrypted
 from flowdist.runtime.wire.endpoint import ControllerEndpoint, send_death_proof
 from flowdist.runtime.wire.frames import JoinRequest, Welcome, read_from_controller
@@ -213,3 +214,42 @@ def test_a_host_that_connects_again_does_not_believe_a_relay_that_refuses_it(tmp
             assert not caught.value.is_proven and not caught.value.retry
 
     asyncio.run(call())
+
+
+class RefusingOnce(Relay):
+    """Refuses the first connection in the place of the controller; later ones it passes on."""
+
+    has_refused = False
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.has_refused:
+            await super()._serve(reader, writer)
+            return
+        self.has_refused = True
+        writer.write(encode(Refused("go away")))
+        writer.close()
+
+
+def test_a_host_that_joins_does_not_believe_a_relay_that_refuses_it(tmp_path: Path) -> None:
+    """Anybody on the network could end a join, if a refusal without a proof did."""
+    shown: list[str] = []
+
+    async def join(upstream: ControllerEndpoint) -> None:
+        async with RefusingOnce(upstream) as endpoint:
+            joined = await join_job(endpoint, TOKEN, JoinRequest("gpu07"), 30, lambda _, text: shown.append(text))
+            assert joined.welcome.node == "gpu07"
+            joined.connection.writer.transport.abort()
+
+    with LoneController(tmp_path, GRAPH, TOKEN) as controller:
+        asyncio.run(join(controller.endpoint))
+    assert len(shown) == 1 and "(go away); trying for another 30 s" in shown[0]
+
+
+def test_a_refusal_that_nothing_proves_is_the_reason_when_the_time_is_over(tmp_path: Path) -> None:
+    shown: list[str] = []
+    with LoneController(tmp_path, GRAPH, TOKEN) as controller:
+        controller.host("a host")  # the controller listens
+        with pytest.raises(ConnectionRejected, match="another token") as caught:
+            joining = join_job(controller.endpoint, "other", JoinRequest("a"), 3, lambda _, text: shown.append(text))
+            asyncio.run(joining)
+    assert "to the same value on every host" in caught.value.help and len(shown) == 1

@@ -10,7 +10,9 @@ import pytest
 
 from flowdist.cli.run.hosts import show_protection
 from flowdist.graph import RoleGraph, RoleSpec
+from flowdist.runtime.controller.channel import listen
 from flowdist.runtime.controller.host_registry import HostRegistry
+from flowdist.runtime.controller.limits import READ_AHEAD
 from flowdist.runtime.controller.refusals import Refusals
 from flowdist.runtime.wire.addresses import Endpoint
 from flowdist.runtime.wire.dialing import dial, is_encrypted
@@ -31,7 +33,7 @@ async def connect(folder: Path, token: str, tls: Identity | None) -> bool:
             await reader.read()
         writer.close()
 
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+    async with await listen(serve, READ_AHEAD, address="127.0.0.1") as server:
         host, port = server.sockets[0].getsockname()
         _, writer = await dial(ControllerEndpoint(host, port, "job1"), Credentials("hush"))
         writer.close()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import coverage
 import pytest
 
-from tests.runtime.spawning import PRELOAD, Spawning, both, cold_reasons, write
+from tests.runtime.spawning import Spawning, both, cold_reasons, write
 
 pytestmark = pytest.mark.real
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
@@ -172,24 +172,16 @@ def spawning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spawning]:
 
 @pytest.mark.parametrize("probe", PROBES)
 def test_a_script_that_uses_it(spawning: Spawning, probe: str) -> None:
-    preload = (probe,) if probe in ("dill", "cloudpickle") else PRELOAD
-    cold, warm = both(spawning, f"probe_{probe}.py", preload=preload)
+    cold, warm = both(spawning, f"probe_{probe}.py")
     assert warm == cold
     assert cold.code == (1 if probe == "pdb" else 0), cold.err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("probe", PROBES)
-def test_a_script_that_uses_it_with_all_of_them_preloaded(spawning: Spawning, probe: str) -> None:
-    cold, warm = both(spawning, f"probe_{probe}.py", preload=("dill", "cloudpickle", "coverage", "pdb", "cProfile"))
-    assert warm == cold
 
 
 @pytest.mark.slow
 @needs_torch
 @pytest.mark.parametrize("probe", DYNAMO_PROBES)
 def test_a_script_that_compiles(spawning: Spawning, probe: str) -> None:
-    cold, warm = both(spawning, f"probe_{probe}.py", preload=("torch", "torch._dynamo"))
+    cold, warm = both(spawning, f"probe_{probe}.py")
     assert warm == cold
     assert cold.code == 0, cold.err
 
@@ -197,7 +189,7 @@ def test_a_script_that_compiles(spawning: Spawning, probe: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("probe", JOBLIB_PROBES)
 def test_a_script_that_uses_joblib(spawning: Spawning, probe: str) -> None:
-    cold, warm = both(spawning, f"probe_{probe}.py", preload=("joblib",))
+    cold, warm = both(spawning, f"probe_{probe}.py")
     assert warm == cold
     assert cold.code == 0, cold.err
 
@@ -213,7 +205,7 @@ def test_a_script_that_uses_joblib(spawning: Spawning, probe: str) -> None:
 )
 def test_a_script_that_a_tool_runs(spawning: Spawning, args: tuple[str, ...]) -> None:
     cold_id = spawning.start(*(arg.format("cold") for arg in args))
-    warm_id = spawning.start(*(arg.format("warm") for arg in args), server=spawning.server(*PRELOAD))
+    warm_id = spawning.start(*(arg.format("warm") for arg in args), warm=True)
     cold, warm = spawning.outcome(cold_id), spawning.outcome(warm_id)
     assert warm == cold and cold_reasons(spawning) == []
     assert cold.out.startswith("3 __main__ ") or args[1] == "pdb"
@@ -236,6 +228,6 @@ def profiled(spawning: Spawning, how: str) -> dict[str, int]:
 
 
 def test_what_an_import_does_to_its_process_holds_in_each_worker_and_ends_with_it(spawning: Spawning) -> None:
-    cold, warm = both(spawning, "uses_effects.py", preload=("effects",))
+    cold, warm = both(spawning, "uses_effects.py")
     assert warm == cold
     assert cold.out.count("at exit of effects") == 1 and "handled by effects" in cold.out, cold

@@ -92,6 +92,18 @@ def test_saving_that_is_reported_is_taken_as_reported():
     assert found.fields["finish_ns"] == pytest.approx(1 * SECOND, rel=0.01), "the save of the last step is in it"
 
 
+def test_saving_that_is_reported_is_known_even_if_each_checkpoint_is_followed_by_a_failure():
+    """Then no two reports have a checkpoint between them, and the cost of saving is not 0 all the same."""
+    talk = trainers()
+    at = work(talk, 7, 1, 20, 0.1) + 2
+    until(talk, at)
+    talk.tell(ev.ReplicaSpent(r("trainer/0"), 1, "saving", 2 * SECOND))
+    save(talk, at, 20)
+    fail(talk, at + 0.05)
+    found = measured(talk)
+    assert found.fields["checkpoint_ns"] == 2 * SECOND and found.fields["checkpoint_blocks_ns"] is None
+
+
 def test_a_checkpoint_in_the_background_blocks_for_less_than_it_takes():
     talk = trainers()
     at, saves = 7.0, []
@@ -151,6 +163,17 @@ def test_a_service_has_a_start_up_alone():
     found = measured(talk, name="ps")
     assert found.fields == {"startup_ns": rounded(4 * SECOND - ORDER_NS)}
     assert "warm start" in found.unknown[0]
+
+
+def test_a_service_without_a_readiness_check_serves_as_soon_as_it_runs():
+    """No record shows how long it starts up: it is not played with the 5 s of a role of which nothing is known."""
+    talk = Talk(graph(role("ps", kind="service", restart=restart(times=3, backoff_ns=0))), auto=False)
+    talk.join("node0")
+    talk.tell(ev.StoreOpened("ps/0", 1, 29500))
+    talk.tell(ev.ReplicaStarted(r("ps/0"), 1))
+    until(talk, 4)
+    found = measured(talk, name="ps")
+    assert found.fields == {"startup_ns": 0} and "ready_when=" in found.unknown[0]
 
 
 def test_what_the_runs_cannot_tell_is_said():
@@ -445,3 +468,65 @@ def test_a_run_whose_steps_were_counted_is_predicted_with_the_number_of_steps_of
     found = predict(Run("run", *told(counted(80, 140))), times)
     assert found.lasted.error is not None and found.lasted.error < 0.15
     assert [figure.what for figure in found.figures] == ["incident 1, next step"], "its lost work is not known"
+
+
+# What is shown is what is written.
+
+SHOWN = {
+    "step": "step_ns",
+    "cold start": "startup_ns",
+    "warm start": "warm_startup_ns",
+    "restore": "restore_ns",
+    "warm-up": "warmup_ns",
+    "finish": "finish_ns",
+    "stop": "stop_ns",
+    "imports of a node": "import_ns",
+}
+
+
+@pytest.mark.parametrize("step_s", [0.07, 0.221, 0.3, 0.7])
+def test_the_figure_that_is_shown_is_the_one_that_is_written(step_s: float):
+    """Reports of steps of 221 ms are 500 ms apart, with now two of them, now three: their median is 250 ms."""
+    talk = trainers()
+    at = work(talk, 19.3, 1, 100, step_s, save_every=20, save_s=0.4)
+    fail(talk, at + 1)
+    at = work(talk, at + 3, 101, 200, step_s, save_every=20, save_s=0.4)
+    fail(talk, at + 1)
+    at = work(talk, at + 4.3, 201, 300, step_s, save_every=20, save_s=0.4)
+    finish(talk, at + 0.3, "trainer/0")
+    found = measured(talk)
+    assert found.fields["step_ns"] == pytest.approx(step_s * SECOND, rel=0.02)
+    shown = {SHOWN[name]: one.used_ns for name, one in found.measured.items() if name in SHOWN}
+    assert {"step_ns", "startup_ns", "warm_startup_ns", "finish_ns"} <= shown.keys()
+    assert {name: rounded(ns) for name, ns in shown.items()} == {name: found.fields[name] for name in shown}
+    assert found.measured["save, blocking"].used_ns == pytest.approx(found.fields["checkpoint_ns"], rel=0.001)
+    low, high = found.measured["step"].least_ns, found.measured["step"].most_ns
+    assert 0.9 * step_s * SECOND <= low <= high <= 1.1 * step_s * SECOND, "no range of half steps"
+
+
+def test_of_several_sizes_each_has_its_row_or_none_has():
+    def of_size(count: int, step_s: float) -> Talk:
+        talk = trainers(count)
+        work(talk, 3, 1, 50, step_s)
+        return talk
+
+    apart = measured(of_size(1, 0.2), of_size(2, 0.1))
+    rows = {name: rounded(one.used_ns) for name, one in apart.measured.items() if name.startswith("step")}
+    assert rows == {f"step, {size} workers": ns for size, ns in apart.fields["step_times"]}
+    alike = measured(of_size(1, 0.101), of_size(2, 0.1))
+    assert [name for name in alike.measured if name.startswith("step")] == ["step"]
+
+
+def test_workers_that_are_stopped_before_they_run_do_not_show_how_long_a_stop_takes():
+    """One waits for the imports of its node when its peer is lost, and is dropped at once."""
+    t = Topology("stops", nodes=3 * [Node(cpu=1)])
+    load = Workload(steps=60, startup="1s", import_time="16s", stop_time="2s")
+    restart_ = Restart("role", max_restarts=3, backoff="0s")
+    t.role("trainer", "true", replicas=2, restart=restart_, workload=load)
+    dropped, stopped = (simulate(t, fault) for fault in ("node1@6s", "node1@30s"))
+    found = []
+    for result in (dropped, stopped):
+        header, *lines = result.lines
+        assert isinstance(header, Header)
+        found.append(calibrate([observe(header, lines)]).roles["trainer"].fields.get("stop_ns"))
+    assert found == [None, pytest.approx(2 * SECOND, rel=0.01)]

@@ -11,7 +11,7 @@ from flowdist import Node, Restart, Topology, Workload
 from flowdist.cli.shared.simulated import simulated_summary
 from flowdist.control.controller import Controller
 from flowdist.control.protocol import agent_io as io
-from flowdist.control.protocol.events import NodeJoined, ReplicaLeftStep
+from flowdist.control.protocol.events import CheckpointOffered, NodeJoined, ReplicaLeftStep
 from flowdist.dsl.load import load_topology
 from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import Plan, parse_fault, parse_scale
@@ -380,3 +380,13 @@ def test_a_node_that_has_run_a_member_before_holds_nobody_up_when_it_is_paused()
     once, twice = (simulate(t, away, *more) for more in ((), ("node3@200s:pause/3s",)))
     assert all(start.node != "node3" for start in once.models["trainer"].members.values())
     assert once.now == twice.now and once.job.outcome == "succeeded"
+
+
+def test_a_checkpoint_at_an_agreed_step_counts_like_any_other() -> None:
+    """The script commits there, too: a fault that waits for the second checkpoint does not come after the third."""
+    result = run("gang.py", "node1@1m20s:drain", "trainer/0@checkpoint=trainer,2+3s", replicas="2:4")
+    (fault,) = [line.t_ns for line in result.lines if isinstance(line, FaultLine) and line.spec.startswith("trainer/0")]
+    offers = [
+        line.t_ns for line in result.lines if isinstance(line, Record) and isinstance(line.event, CheckpointOffered)
+    ]
+    assert 80 * SECOND < offers[1] == fault - 3 * SECOND < 90 * SECOND

@@ -6,10 +6,15 @@ from typing import Any, Literal
 
 import pytest
 
+from flowdist.control.job.state import JobState
 from flowdist.dsl import Node, Restart, Template, Topology, Workload
 from flowdist.faults.grammar import Plan, parse_fault
-from flowdist.graph import SECOND
+from flowdist.graph import HOUR, SECOND
+from flowdist.record.journal import Record
+from flowdist.sim.faults.nemesis import Nemesis
 from flowdist.sim.result import SimResult
+from flowdist.sim.simulation import Simulation
+from flowdist.sim.user_code.workload import WorldModel
 from flowdist.testing import graph_of, simulate
 from tests.sim.test_fast_forward import differences
 
@@ -99,3 +104,62 @@ def simulate_gang(*faults: str, hang_after: str | None) -> SimResult:
     load = Workload(steps=100, startup="5s")
     t.role("trainer", "true", replicas=2, restart=Restart(max_restarts=3), hang_after=hang_after, workload=load)
     return simulate(t, *faults)
+
+
+def served(nodes: int, *, room: int = 4, servers: str = "1", backoff: str = "1m") -> Topology:
+    """Return a job of one trainer that reconnects to its server, on so many nodes that hold `room` replicas each."""
+    t = Topology("served", nodes=nodes * [Node(cpu=room)])
+    again = Restart("replica", max_restarts=30, backoff=backoff)
+    load = Workload(startup="20s")
+    ps = t.role("ps", "true", kind="service", replicas=servers, restart=again, ready_when="call", workload=load)
+    needs = [ps.ready(on_restart="reconnect")]
+    work = Workload(startup="5s", steps=300, warmup="2s")
+    t.role("trainer", "true", depends_on=needs, restart=Restart(max_restarts=30), workload=work)
+    return t
+
+
+def test_a_service_that_moves_while_it_backs_off_is_waited_for_as_one_that_stays() -> None:
+    """Its second failure on a node makes it move. It has no seat until the back-off is over."""
+    faults = ("ps/0@60s", "ps/0@3m")
+    stays, moves = simulate(served(1), *faults), simulate(served(3), *faults)
+    assert [one.moved for one in stays.job.incidents] == [{}, {}] and any(one.moved for one in moves.job.incidents)
+    assert stays.now == moves.now and stays.spent["trainer"] == moves.spent["trainer"]
+    assert moves.spent["trainer"]["stalled"] > 100 * SECOND, "20 s, and 80 s with the back-off"
+
+
+def test_a_service_that_waits_for_a_node_is_waited_for() -> None:
+    """No other node has room for it: it is away from the loss of its node until the node is back and it has started."""
+    result = simulate(served(2, room=1), "node0@1m/30s")
+    assert list(map(str, result.job.incidents[0].lost)) == ["ps/0"]
+    assert round(result.spent["trainer"]["stalled"] / SECOND) == 30 + 20
+
+
+def test_a_service_that_has_enough_replicas_without_the_lost_one_is_not_waited_for() -> None:
+    result = simulate(served(3, room=1, servers="1:2"), "node1@1m")
+    assert result.spent["trainer"]["stalled"] < SECOND, "no node has room for the second one"
+
+
+class Watched(Simulation):
+    """A simulation that checks after each decision that nobody steps without its only server."""
+
+    def carried_out(self, job: JobState, line: Record) -> None:
+        super().carried_out(job, line)
+        serving = self.work.worlds.serving.get("ps", {})
+        for model in self.models_that_step:
+            assert serving or model.is_stalled, f"{line.t_ns / SECOND} s: the trainer steps, and no server serves"
+
+    @property
+    def models_that_step(self) -> list[WorldModel]:
+        return [model for model in self.work.models.values() if model.begun_ns is not None]
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+@pytest.mark.parametrize("room", [1, 4])
+def test_whatever_happens_nobody_steps_without_its_only_server(nodes: int, room: int) -> None:
+    if nodes * room < 2:
+        return
+    graph = graph_of(served(nodes, room=room))
+    nemesis = Nemesis(graph, 400 * SECOND)
+    for seed in range(1, 40):
+        result = Watched(graph, nemesis.plan(seed), seed=seed).run(HOUR)
+        assert result.violation is None and result.now, seed

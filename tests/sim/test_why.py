@@ -18,7 +18,7 @@ from flowdist.sim.again import again_of
 from flowdist.sim.simulation import SimResult, Simulation
 from flowdist.sim.why.causes import Cause, causes_of, named, without
 from flowdist.sim.why.played import Counterfactuals, recorded_end
-from flowdist.sim.why.search import PAIRS_MAX, Answer, End, gone, is_better, search
+from flowdist.sim.why.search import PLAYS_MAX, Answer, End, gone, is_better, search
 from flowdist.sim.why.words import WORDS, cause_words, end_words, sentence
 from flowdist.testing.kit import graph_of
 from tests.choosing import examples, slow
@@ -31,7 +31,9 @@ def causes(count: int) -> list[Cause]:
     return causes_of(parse_plan([f"node{i}@{10 + i}s" for i in range(count)]))
 
 
-def searched(all_: Sequence[Cause], end: Callable[[set[str]], End]) -> tuple[Answer, list[tuple[str, ...]]]:
+def searched(
+    all_: Sequence[Cause], end: Callable[[set[str]], End], most: int = PLAYS_MAX
+) -> tuple[Answer, list[tuple[str, ...]]]:
     """Return the answer for a job whose end is a function of the targets that are left out, and what was played."""
     asked: list[tuple[str, ...]] = []
 
@@ -39,7 +41,7 @@ def searched(all_: Sequence[Cause], end: Callable[[set[str]], End]) -> tuple[Ans
         asked.append(tuple(cause.target for cause in removed))
         return end({cause.target for cause in removed})
 
-    return search(all_, play), asked
+    return search(all_, play, most), asked
 
 
 def targets(answer: Answer) -> list[list[str]]:
@@ -116,9 +118,38 @@ def test_a_job_to_which_nothing_happened_is_played_once() -> None:
 def test_of_many_pairs_the_closest_are_tried_and_the_rest_is_counted() -> None:
     many = causes(20)  # 190 pairs
     answer, asked = searched(many, lambda left: End(GOOD, SECOND * (100 + 50 * (not {"node0", "node19"} <= left))))
-    assert (answer.n_pairs, answer.n_untried) == (PAIRS_MAX, 190 - PAIRS_MAX)
-    assert sum(len(one) == 2 for one in asked) < PAIRS_MAX + 10, "most of the rest are not played"
+    assert (answer.n_pairs, answer.n_untried) == (PLAYS_MAX // 2, 190 - PLAYS_MAX // 2)
+    assert sum(len(one) == 2 for one in asked) < PLAYS_MAX // 2 + 10, "most of the rest are not played"
     assert targets(answer) == [["node0", "node19"]], "the search for a smallest set finds the pair that was not tried"
+
+
+def test_the_number_of_simulations_is_bounded_and_what_was_left_out_is_counted() -> None:
+    """A run with thousands of faults was played thousands of times."""
+    many = causes(30)  # 435 pairs; the first four hide each other
+    ends = lambda left: End(GOOD, SECOND * (100 + 50 * (not {f"node{i}" for i in range(4)} <= left)))  # noqa: E731
+    answer, asked = searched(many, ends, 20)
+    assert len(asked) == 20 and answer.calm.lasted_ns == 100 * SECOND, "that is played in any case"
+    assert (answer.n_causes, answer.n_alone, answer.n_pairs, answer.n_untried) == (18, 12, 0, 435)
+    assert [len(one.removed) for one in answer.causes] == [30] and answer.n_kept == 30, "nothing was put back"
+    answer, asked = searched(many, ends, 100)
+    assert len(asked) <= 100 and (answer.n_alone, answer.n_pairs, answer.n_kept) == (0, 50, 12)
+    assert {f"node{i}" for i in range(4)} <= set(targets(answer)[0]) and len(targets(answer)[0]) == 16
+    answer, _ = searched(many, ends, 1000)
+    assert targets(answer) == [[f"node{i}" for i in range(4)]] and (answer.n_untried, answer.n_kept) == (0, 0)
+
+
+@pytest.mark.parametrize("most", [2, 5, 9])
+def test_whatever_the_bound_is_it_holds_and_what_is_named_helps(most: int) -> None:
+    for lost in (2, 3, 6):
+        needed = {f"node{i}" for i in range(lost)}
+        for outcome in (GOOD, BAD):
+            answer, asked = searched(
+                causes(6),
+                lambda left, n=needed, o=outcome: End(GOOD if n <= left else o, SECOND * (200 - len(left))),
+                most,
+            )
+            assert len(asked) <= most and answer.n_causes + answer.n_alone == 6
+            assert all(is_better(answer.again, one.end) for one in answer.causes)
 
 
 @given(st.data())

@@ -53,8 +53,10 @@ ReturnToService=2
 BatchStartTimeout=5
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
+Licenses=solver:1
+GresTypes=disk
 """
-NODE = "NodeName={name} NodeAddr={address} NodeHostname={name} CPUs=4 RealMemory=4000 State=UNKNOWN\n"
+NODE = "NodeName={name} NodeAddr={address} NodeHostname={name} CPUs=4 RealMemory=4000 Gres=disk:2 State=UNKNOWN\n"
 PARTITIONS = "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES\n"
 
 
@@ -107,6 +109,7 @@ class Cluster:
         conf += "".join(NODE.format(name=name, address=self.lab.hosts[name].address) for name in self.nodes)
         (self.folder / "slurm.conf").write_text(conf + PARTITIONS)
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
+        (self.folder / "gres.conf").write_text("Name=disk Count=2\n")
         key = self.folder / "munge.key"
         key.write_bytes(os.urandom(128))
         key.chmod(0o600)
@@ -125,8 +128,8 @@ class Cluster:
             raise LabUnavailable(f"{command[0]} does not start: {done.stderr.strip()}")
 
     def start_daemon(self, node: str) -> None:
-        """Start slurmd on a node that has its power back."""
-        self._begin(node, "slurmd", "-N", node)
+        """Start slurmd on a node that has its power back; it says that the node has booted."""
+        self._begin(node, "slurmd", "-b", "-N", node)
 
     def call(self, *command: str) -> str:
         """Run one of Slurm's programs on the login node and return its output."""

@@ -214,3 +214,36 @@ def test_a_member_that_slurm_requeues_joins_again(cluster: Cluster) -> None:
     assert sorted(cluster.jobs()) == ["work-m1", "work-m2"]
     (cluster.work / "end").touch()
     assert run.finish() == 0, run.job.text
+
+
+@pytest.mark.timeout(180)  # members start on nodes that share two cores
+def test_members_have_all_that_the_options_ask_for_and_one_that_waits_says_for_what(cluster: Cluster) -> None:
+    (cluster.work / "topology.py").write_text(COUNTING)
+    (cluster.work / "count.py").write_text(
+        COUNT.replace("for step", "print('it is', os.environ['COLOUR'], flush=True)\nfor step")
+    )
+    words = [
+        "nodelist=h3,h4",
+        "licenses=solver:1",
+        "gres=disk:2",
+        "setup=export COLOUR=red",
+        "sbatch=--comment=at night",
+    ]
+    options = [word for each in ("cpus=4", "mail-type=FAIL", "mail-user=nobody", *words) for word in ("-o", each)]
+    run = Followed(cluster.start("run", "--on", "slurm", *options))
+    run.until("m2 waits for a machine: PENDING (Licenses)")  # there is one
+    run.until("counter/0: starts on")
+    cluster.until(lambda: "it is red" in cluster.logs(), "the set-up lines have run")
+    number, _, node = cluster.jobs()["work-m1"]
+    assert node in ("h3", "h4")
+    asked = cluster.call("scontrol", "show", "job", number)
+    for part in ("Comment=at night", "Licenses=solver:1", "ExcNodeList=h[1-2]", "MailType=", "TresPerNode=gres:disk:2"):
+        assert part in asked, asked
+
+    # Somebody cancels the member that waits, and the operator wants it back in the size that the job has already.
+    cluster.call("scancel", cluster.jobs()["work-m2"][0])
+    run.until("m2 was cancelled outside flowdist, and is not replaced")
+    assert cluster.start("scale", "counter=2").finish() == 0
+    run.until("m3 is submitted")
+    (cluster.work / "end").touch()
+    assert run.finish() == 0, run.job.text

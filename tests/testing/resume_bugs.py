@@ -44,6 +44,20 @@ class DataOffByOne(example.Worker):
         return step
 
 
+class NewestNameAsText(Trusting):
+    """Reads the last name of all: step 50 after step 250, once the steps have three digits."""
+
+    def prefix(self, step):
+        return f"step-{step}-of-{self.ctx.info.generation}"
+
+    def committed(self, step, accepted):
+        pass
+
+    def restore(self):
+        manifests = [name for name in self.ctx.store.names("step-") if "." not in name]
+        return self.load(manifests[-1]) if manifests else 0
+
+
 class PublishedTooSoon(Trusting):
     """Rank 0 commits when it has written its own part."""
 

@@ -12,9 +12,9 @@ import pytest
 
 from flowdist import Node, Restart, Topology, Workload
 from flowdist.faults.grammar import parse_fault
-from flowdist.graph import RoleGraph
+from flowdist.graph import SECOND, RoleGraph
 from flowdist.report.record.trace import stamp
-from flowdist.testing import assert_same_result, graph_of
+from flowdist.testing import assert_recovers, assert_same_result, explore, graph_of
 from flowdist.testing.campaign import Failure, campaign
 from tests.choosing import slow
 from tests.testing import resume_bugs as bugs
@@ -91,6 +91,38 @@ def test_a_failure_first_differs_from_a_run_that_passes_at_one_of_its_own_faults
         assert fault.when.at_ns is not None
         assert f"passes: {stamp(fault.when.at_ns).strip()}" in failure.divergence, failure
         assert any(f"!! {fault.spec}" in line for line in failure.trace)
+
+
+def long_job() -> RoleGraph:
+    """The steps of its checkpoints have two digits, and then three: 10 .. 250."""
+    t = Topology("long", nodes=2 * [Node(cpu=1)])
+    load = Workload(steps=300, step_time="1s", startup="3s", checkpoint_every="50s", checkpoint_time="1s")
+    policy = Restart("role", max_restarts=9)
+    t.role("trainer", "true", replicas=2, cpu=1, simulate=bugs.NewestNameAsText, restart=policy, workload=load)
+    return graph_of(t)
+
+
+def test_an_old_checkpoint_is_a_finding_of_each_command() -> None:
+    """Such a job went back to step 50 at each restart: the bounds held, and `explore` found nothing."""
+    failures = [
+        lambda: assert_recovers(long_job(), "trainer/1@260s", lost_work="1m"),
+        lambda: explore(long_job(), seeds=range(1, 9)),
+        lambda: assert_same_result(long_job(), "trainer/1@260s"),
+    ]
+    for find in failures:
+        with pytest.raises(AssertionError, match=r"old checkpoint: trainer restored step 50 although \d50 was"):
+            find()
+
+
+@pytest.mark.parametrize("at", ["46s", "49s"])
+def test_a_checkpoint_that_a_fault_has_damaged_may_be_passed_over(at: str) -> None:
+    """If it was damaged after the failure, at 49 s, its ten steps were no lost work."""
+    result = assert_same_result(job_of(bugs.Correct), f"trainer@{at}:torn-checkpoint", "trainer/1@48s")
+    assert [resumed.step for resumed in result.played.resumed["trainer"]] == [0, 20]
+    model, members = result.models["trainer"], 3
+    assert model.lost_steps == 12 and model.lost_ns == 12 * SECOND, "ten of them were saved in the torn checkpoint"
+    cut_off = result.spent["trainer"]["lost work"] - members * model.lost_ns
+    assert 0 <= cut_off < members * SECOND, "the step that was under way"
 
 
 @pytest.mark.slow

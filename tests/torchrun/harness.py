@@ -29,6 +29,7 @@ SAMPLES = {
     "log_dir": "logs",
     "redirects": "3",
     "tee": "3",
+    "log_line_prefix_template": "[${hostname}]:",
     "local_ranks_filter": "0",
     "duplicate_stdout_filters": "apple",
     "duplicate_stderr_filters": "apple",

@@ -19,6 +19,7 @@ from tests.runtime.hosts import Hosts, Torchruns
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 pytestmark = pytest.mark.real
 
+SOON = ("--rdzv-conf", "join_timeout=1")  # a refusal that nothing proves ends a host after that time
 ALL_REDUCE = """
 import json, os, sys, torch, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -279,7 +280,7 @@ def test_only_the_host_of_a_lost_controller_keeps_its_workers_beyond_a_lease(
     ("words", "env", "message"),
     [
         (["--rdzv-id", "job2"], "hush", "runs job 'job1', and this host asked for job 'job2'"),
-        (["--rdzv-id", "job1"], "other", "the host that runs the controller has another token"),
+        (["--rdzv-id", "job1", *SOON], "other", "the host that runs the controller has another token"),
         (["--rdzv-id", "job1"], "", "(it is not set here)"),
         (["--rdzv-id", "job1", "--role", "b"], "hush", "--role is b here, and default on the host"),
     ],

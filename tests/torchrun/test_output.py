@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import msgspec
@@ -10,7 +11,7 @@ import pytest
 from flowdist.runtime.run_folder.logs import Follower
 from flowdist.torchrun.output import Output
 from tests.runtime.test_environment import START
-from tests.torchrun.harness import outcome_of
+from tests.torchrun.harness import outcome_of, what_becomes_of
 
 
 def shown(folder: Path, *words: str, env: dict[str, str] | None = None) -> list[str]:
@@ -53,6 +54,14 @@ def test_what_is_on_the_terminal(tmp_path: Path, words: str, lines: list[str]) -
 def test_the_prefix_of_tee_is_the_users_template(tmp_path: Path) -> None:
     env = {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "<${role_name} ${rank} ${local_rank} ${x}> "}
     assert shown(tmp_path, "-t", "1:2", env=env)[-1] == "<default 5 1 ${x}> error 1"
+
+
+def test_the_option_for_the_prefix_comes_before_its_variable_and_knows_the_host(tmp_path: Path) -> None:
+    env = {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "old "}
+    words = ["-t", "1:2", "--log-line-prefix-template", "${hostname}:${rank}: "]
+    assert shown(tmp_path, *words, env=env)[-1] == f"{socket.gethostname()}:5: error 1"
+    assert "no stream is tee'd (-t)" in what_becomes_of([*words[2:], "x.py"]).notes
+    assert what_becomes_of([*words, "x.py"]).notes == ""
 
 
 def test_tees_that_match_a_filter_are_copied(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_a_role_has_the_name_that_was_given_or_one_like_it() -> None:
         return spec.name, dict(spec.env).get("ROLE_NAME")
 
     assert names("trainer") == ("trainer", None)
-    assert names("Trainer_X") == ("trainer-x", "Trainer_X")
+    assert names("Trainer_X") == ("trainer_x", "Trainer_X")
     assert names("") == ("default", "")
     assert names("all") == ("all-role", "all")
     assert names("node1") == ("node1-role", "node1")
@@ -130,7 +130,7 @@ def test_restarts_and_times() -> None:
 
 
 def test_keep_alive_timers_of_torchrun_leave_heartbeat_and_lease_alone() -> None:
-    conf = "keep_alive_interval=60,keep_alive_max_attempt=1,heartbeat_timeout=1"
+    conf = "keep_alive_interval=60,keep_alive_max_attempt=1,heartbeat_timeout=1,cas_backoff_max_seconds=1"
     became = what_becomes_of(["--rdzv-conf", conf, "x.py"])
     assert "keep_alive_interval=60 of --rdzv-conf" in became.notes and "heartbeat_timeout=1 of" in became.notes
     assert outcome_of("--rdzv-conf", conf, "x.py").graph.options == JobOptions()
@@ -310,7 +310,7 @@ def test_quotation_marks_around_the_timers_are_removed() -> None:
 
 
 def test_a_role_whose_name_is_changed_is_said() -> None:
-    assert "call the role trainer-x" in what_becomes_of(["--role", "Trainer_X", "x.py"]).notes
+    assert "call the role trainer_x" in what_becomes_of(["--role", "Trainer_X", "x.py"]).notes
     assert what_becomes_of(["--role", "trainer", "x.py"]).notes == ""
 
 

@@ -6,10 +6,11 @@ import http.client
 import json
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -21,7 +22,7 @@ from flowdist.errors import FlowdistError
 from flowdist.ui import beside, follow
 from flowdist.ui.beside import PageBeside
 from flowdist.ui.follow import FollowedRun
-from flowdist.ui.server import RunServer, serving
+from flowdist.ui.server import CONNECTIONS_MAX, RunServer, serving
 from tests.report.browser import Browser, find_browser
 from tests.runtime.harness import Job
 
@@ -74,6 +75,36 @@ def asked(server: RunServer | int, path: str, host: str | None = None) -> tuple[
         return answer.status, answer.read().decode()
     finally:
         connection.close()
+
+
+@contextmanager
+def half_requests(port: int, count: int) -> Iterator[list[socket.socket]]:
+    """Connections that send half a request each."""
+    with ExitStack() as stack:
+        connections = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(count)]
+        for connection in connections:
+            with suppress(OSError):  # the server may have ended it
+                connection.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: ")
+        yield connections
+
+
+def test_half_requests_hold_neither_the_page_nor_more_than_a_few_threads() -> None:
+    """Each held a thread and a descriptor for as long as it sent a byte a minute."""
+    with RunServer(None, 0) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        before = threading.active_count()
+        with half_requests(server.server_port, 5 * CONNECTIONS_MAX) as connections:
+            assert asked(server, f"/{server.token}/")[0] == 200
+            ended = 0
+            for connection in connections[: 4 * CONNECTIONS_MAX]:  # the oldest; each has ended, or ends now
+                connection.settimeout(20)
+                with suppress(ConnectionError):
+                    ended += connection.recv(1) == b""
+            assert threading.active_count() <= before + CONNECTIONS_MAX + 5
+            assert asked(server, f"/{server.token}/")[0] == 200
+        server.shutdown()
+        thread.join()
 
 
 def test_the_data_follows_the_run_and_only_who_knows_the_address_gets_it(tmp_path: Path) -> None:

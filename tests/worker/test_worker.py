@@ -111,6 +111,29 @@ def test_nothing_is_published_that_is_not_there(managed: AgentSide, tmp_path: Pa
     assert managed.wait_for(2)[1] == {"progress": 5}
 
 
+def test_an_empty_path_is_no_checkpoint(managed: AgentSide) -> None:
+    """It was the present folder, and the answer was True."""
+    with pytest.raises(ValueError, match="the path of the checkpoint is empty"):
+        worker.commit("", step=5)
+    worker.progress(5)
+    assert managed.wait_for(2)[1] == {"progress": 5}
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"null", b"[]", b'{"step": 3}', b'{"path": 7}', b'{"path": ""}', b"\xff"]
+)
+def test_a_damaged_pointer_is_named_and_training_does_not_begin_anew(
+    managed: AgentSide, tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / "latest.json").write_bytes(content)
+    with pytest.raises(
+        RuntimeError, match=r"latest.json is damaged, so that the latest .*; without the file, training"
+    ):
+        worker.latest()
+    (tmp_path / "latest.json").unlink()
+    assert worker.latest() is None
+
+
 def test_a_commit_of_a_former_generation_is_refused(managed: AgentSide, tmp_path: Path) -> None:
     managed._accept = False
     assert worker.commit(tmp_path) is False

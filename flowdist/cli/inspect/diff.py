@@ -7,14 +7,15 @@ import sys
 import click
 
 from flowdist.cli.shared.common import print_json, verb
+from flowdist.cli.shared.completion import complete_run
 from flowdist.cli.shared.records import RecordFile, find_record, refuse_macro
 from flowdist.errors import FlowdistError
 from flowdist.report.record.divergence import Side, divergence, divergence_of, divergence_text
 
 
 @verb("diff")
-@click.argument("a")
-@click.argument("b")
+@click.argument("a", shell_complete=complete_run)
+@click.argument("b", shell_complete=complete_run)
 @click.option("--context", type=click.IntRange(min=0), default=3, help="Lines shown before and after (default: 3).")
 @click.option("--no-times", is_flag=True, help="Compare events and decisions, but not their times.")
 @click.option(

@@ -10,6 +10,7 @@ import click
 
 from flowdist.cli.inspect.whatif import OtherTopology, answer, read_question
 from flowdist.cli.shared.common import print_json, until_ns, verb
+from flowdist.cli.shared.completion import complete_run
 from flowdist.cli.shared.options import FaultOptions, gathered, json_option, param_option, set_option
 from flowdist.cli.shared.records import RecordFile, find_record, help_for, refuse_macro
 from flowdist.cli.shared.workloads import workload_option
@@ -51,7 +52,7 @@ class ReplayOptions(NamedTuple):
 
 
 @verb("replay")
-@click.argument("journal", default="latest")
+@click.argument("journal", default="latest", shell_complete=complete_run)
 @gathered(
     "options",
     ReplayOptions,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from flowdist.cli.shared.common import format_of, verb, write
+from flowdist.cli.shared.completion import complete_run
 from flowdist.cli.shared.records import RecordFile, find_record, refuse_macro
 from flowdist.cli.shared.terminal import rich_console
 from flowdist.errors import FlowdistError
@@ -22,7 +24,7 @@ PLAIN_WIDTH = 120  # characters of a line, if the output is not a terminal
 
 
 @verb("timeline")
-@click.argument("file", default="latest")
+@click.argument("file", default="latest", shell_complete=complete_run)
 @click.option("-o", "output", type=click.Path(dir_okay=False), metavar="FILE", help="Write to this file; - is stdout.")
 @click.option("--format", "form", type=click.Choice(list(FORMATS)), help="Default: the suffix of FILE, else html.")
 def command(file: str, output: str | None, form: str | None) -> None:
@@ -74,10 +76,12 @@ def _content(timeline: Timeline, form: str) -> bytes:
     from flowdist.report.record.page import timeline_page
     from flowdist.report.record.perfetto import perfetto_json
     from flowdist.report.record.terminal import terminal_timeline
+    from flowdist.runtime.run_folder.runs import known_mask
 
     if form == "text":
         return "".join(f"{line.plain.rstrip()}\n" for line in terminal_timeline(timeline, PLAIN_WIDTH)).encode()
-    return timeline_page(timeline).encode() if form == "html" else perfetto_json(timeline)
+    mask = known_mask(timeline.header.graph, os.environ)
+    return timeline_page(timeline, mask=mask).encode() if form == "html" else perfetto_json(timeline, mask)
 
 
 def _print(timeline: Timeline) -> None:

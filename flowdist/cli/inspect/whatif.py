@@ -132,17 +132,18 @@ def answer(header: Header, lines: list[Line], name: str, question: Question, as_
     was = _recorded_summary(header, lines, recorded.untold)
     summaries = [was, *(_comparable_summary(run, was, recorded.untold) for run in (again, result))]
     doubts = doubts_of(summaries[0], summaries[1], "the column 'what if'", has_times=question.workload_file is not None)
+    warm = unknown_restarts(recorded.unrestarted, result) if question.workload_file is None else []
     write_trace(question.trace_file, result.lines)
     if as_json:
         content: dict[str, Any] = {"faults": _as_options(job.plan), "untold": list(recorded.omitted)}
         content |= dict(zip(("as_it_was", "again", "what_if"), summaries, strict=True))
         content["unfired"] = [fault.spec for fault in result.unfired]
-        content["doubts"] = doubts
+        content |= {"doubts": doubts, "unknown": warm}
         content["violation"] = str(result.violation) if result.violation is not None else None
         print_json("what-if", asked=question.words, digest=result.digest, **content)
     else:
         _show(name, question, job, summaries, again, result)
-        for text in doubts:
+        for text in (*doubts, *warm):
             click.echo(f"warning: {text}", err=True)
     sys.exit(exit_code(result.job.outcome, is_broken=result.violation is not None))
 
@@ -226,6 +227,26 @@ def doubts_of(was: Mapping[str, Any], again: Mapping[str, Any], what: str, *, ha
             found.append(f"{figure}: {one} in the run, {other} in its simulation, so do not trust {what}")
     help = "; times of several runs may help: flowdist calibrate RUN RUN -o workload.toml, and --workload workload.toml"
     return [*found[:-1], found[-1] + help] if found and not has_times else found
+
+
+def unknown_restarts(unrestarted: Collection[str], result: SimResult) -> list[str]:
+    """Return a text for each role that a simulation restarts, although no record shows how long that takes.
+
+    Args:
+        unrestarted: The roles whose warm start is unknown: see `Reconstructed`.
+        result: The simulation.
+    """
+    texts = []
+    for role in result.job.graph.roles:
+        again = any(each.attempt > 1 for each in result.job.replicas_of(result.job.roles[role.name]))
+        if role.name in unrestarted and again and role.workload.warm_startup_ns is None:
+            takes = format_duration(role.workload.startup_ns)
+            texts.append(
+                f"how long a restart of {role.name} takes is unknown: each start in the run was the first on its node, "
+                f"and restarts are played to be as long ({takes}), though warm ones are shorter; name it with --with "
+                f"topology.py --set {role.name}.workload.warm_startup=1s, or measure a run with a restart"
+            )
+    return texts
 
 
 def _comparable_summary(run: SimResult, was: dict[str, Any], untold: Collection[str]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import click
 
 from flowdist.cli.inspect.whatif import doubts_of
 from flowdist.cli.shared.common import print_json, verb
+from flowdist.cli.shared.completion import complete_run
 from flowdist.cli.shared.options import json_option
 from flowdist.cli.shared.records import RecordFile, find_record, is_record, refuse_macro
 from flowdist.cli.shared.simulated import ProgressLine
@@ -47,11 +48,14 @@ class _Run(NamedTuple):
 
 
 @verb("why")
-@click.argument("run", default="latest")
+@click.argument("run", default="latest", shell_complete=complete_run)
 @click.argument("incident", type=click.IntRange(min=1), required=False)
+@click.option(
+    "--simulations", type=click.IntRange(min=2), metavar="N", help="Play at most so many simulations (default: 240)."
+)
 @workload_option
 @json_option
-def command(run: str, incident: int | None, workload_file: str | None, as_json: bool) -> None:
+def command(run: str, incident: int | None, simulations: int | None, workload_file: str | None, as_json: bool) -> None:
     """Find which faults cost a run most, by playing it again in the simulator without each of them.
 
     \b
@@ -62,12 +66,13 @@ def command(run: str, incident: int | None, workload_file: str | None, as_json: 
 
     RUN is a run, by its name in runs/ or its folder, or a trace. Faults are left out one at a time, and in pairs where
     no single one explains the end. A job that would have succeeded comes first, then the time that it would have taken.
-    Each answer has the command that shows it. A warning says if the simulation of the run itself is not what the run
-    was.
+    Each answer has the command that shows it. At most --simulations are played, and the answer says what was left out
+    for that. A warning says if the simulation of the run itself is not what the run was.
     """
     from flowdist.sim.why.played import Counterfactuals
-    from flowdist.sim.why.search import search
+    from flowdist.sim.why.search import PLAYS_MAX, search
 
+    most = simulations or PLAYS_MAX
     if incident is None and run.isdecimal() and int(run) and not is_record(run):
         run, incident = "latest", int(run)
     asked = _read(run, workload_file)
@@ -77,7 +82,7 @@ def command(run: str, incident: int | None, workload_file: str | None, as_json: 
             cost = played.cost_of(incident, asked.was)
             doubts = _doubts(asked, cost.again)
         else:
-            answer = search(played.causes, lambda removed: _play(played, progress, removed))
+            answer = search(played.causes, lambda removed: _play(played, progress, most, removed), most)
             doubts = _doubts(asked, answer.again)
     if incident is not None:
         _show_incident(asked, cost, doubts, as_json)
@@ -88,8 +93,8 @@ def command(run: str, incident: int | None, workload_file: str | None, as_json: 
     sys.exit(0)
 
 
-def _play(played: Counterfactuals, progress: ProgressLine, removed: Sequence[Cause]) -> End:
-    progress.label = f"simulation {played.n_played + 1}"
+def _play(played: Counterfactuals, progress: ProgressLine, most: int, removed: Sequence[Cause]) -> End:
+    progress.label = f"simulation {played.n_played + 1} of at most {most}"
     return played.play(removed)
 
 
@@ -186,15 +191,18 @@ def _rest(answer: Answer) -> list[str]:
         found.append(f"{len(answer.causes) - SHOWN_MAX} more: see --json")
     named = {one.removed[0] for one in answer.causes if len(one.removed) == 1}
     cheap = answer.n_causes - len(named)
-    if not answer.n_causes:
+    if not answer.n_causes and not answer.n_alone:
         found.append("Nothing happened to this run from outside: there is no fault to leave out.")
     elif not answer.causes:
         found.append("No fault, and no pair or larger set of them, made a difference to the end.")
     elif cheap:
         others = f"{cheap} other cause{'s' * (cheap > 1)}" if named else f"Each of the {cheap} causes"
         found.append(f"{others} made no difference alone.")
-    if answer.n_untried:
-        found.append(f"{answer.n_untried} pairs were not tried, of causes that lie farther apart.")
+    left_out = [f"{answer.n_alone:,} later causes by themselves"] * bool(answer.n_alone)
+    left_out += [f"{answer.n_untried:,} pairs of causes that lie farther apart"] * bool(answer.n_untried)
+    left_out += [f"{answer.n_kept:,} sets with one cause fewer"] * bool(answer.n_kept)
+    if left_out:
+        found.append(f"Not tried: {', '.join(left_out)}. --simulations plays more.")
     return found
 
 
@@ -217,6 +225,7 @@ def _as_values(asked: _Run, answer: Answer, doubts: list[str]) -> dict[str, Any]
         for one in answer.causes
     ]
     pairs = {"pairs_tried": answer.n_pairs, "pairs_not_tried": answer.n_untried}
+    pairs |= {"not_tried_alone": answer.n_alone, "sets_not_tried": answer.n_kept}
     ends = {"again": _end_values(again), "without_faults": _end_values(answer.calm)}
     return _head_values(asked, doubts) | ends | {"causes": causes, "tried": answer.n_causes} | pairs
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from flowdist.cli.shared.common import verb
+from flowdist.cli.shared.completion import complete_target
 from flowdist.cli.shared.options import gathered, runs_option
 from flowdist.cli.shared.runs import run_option
 from flowdist.errors import FlowdistError
@@ -114,7 +115,7 @@ COUNT = click.IntRange(min=0)
 
 
 @verb("logs")
-@click.argument("targets", nargs=-1, metavar="[ROLE[/REPLICA[.WORKER]]]...")
+@click.argument("targets", nargs=-1, metavar="[ROLE[/REPLICA[.WORKER]]]...", shell_complete=complete_target)
 @gathered(
     "options",
     LogOptions,

@@ -43,7 +43,6 @@ TORCHX_OPTIONS = (
 PAIR = re.compile(r"""(?:=\s*"[^"]*"|=\s*'[^']*'|(?![,;]\s*[A-Za-z_]\w*=).)+""", re.DOTALL)
 REFUSED = {
     "rdzv_port": "each generation has a store on a port of its own",
-    "rdzv_backend": "on one machine there is nothing to choose",
     "tee": "the terminal shows all output, and files have it too",
 }
 DDP_OPTIONS = (
@@ -53,7 +52,7 @@ DDP_OPTIONS = (
         "--rdzv_conf", "--rdzv-conf", metavar="A=1,B=2", help="join_timeout and last_call_timeout, in seconds."
     ),
     click.option("--rdzv_port", "--rdzv-port", help=f"Refused: {REFUSED['rdzv_port']}."),
-    click.option("--rdzv_backend", "--rdzv-backend", help=f"Refused: {REFUSED['rdzv_backend']}."),
+    click.option("--rdzv_backend", "--rdzv-backend", default="c10d", help="c10d or static, which are the same here."),
     click.option("--tee", help=f"Refused: {REFUSED['tee']}."),
 )
 RUN_OPTIONS = (
@@ -143,7 +142,7 @@ def _notes(topology: Topology, options: Mapping[str, Any], env: Mapping[str, str
     name = options["name"]
     run = name.partition("/")[2] if "/" in name else name
     if run not in ("", topology.name):
-        changed = f"folders and messages call the run {topology.name}: they take lower-case letters, digits and hyphens"
+        changed = f"folders and messages call the run {topology.name}: they take lower-case letters, digits, - and _"
         notes.append(f"{changed}; TORCHX_TRACKING_RUN_NAME is {run}")
     entries = [entry for entry in entries_of(options.get("rdzv_conf") or "") if pair_of(entry)[0] in DEAD_TIMERS]
     idle = [f"{entry} of --rdzv_conf" for entry in entries] + idle_variables(env, "TORCHX_")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -106,6 +105,14 @@ class Console:
             click.echo(text, err=True)
 
 
+def load_end() -> None:
+    """Import what `finish` needs, before the run: the package may be replaced on the disk while the run goes on."""
+    import flowdist.report.record.spending
+    import flowdist.report.record.summary
+    import flowdist.runtime.run_folder.outer_error_file
+    import flowdist.runtime.run_folder.root_cause  # noqa: F401
+
+
 def finish(
     result: Any, as_json: bool, mask: Callable[[str], str], drawn: Mapping[str, Any] = MappingProxyType({})
 ) -> None:
@@ -119,22 +126,19 @@ def finish(
         mask: Return a text with the values of secrets hidden.
         drawn: Rates of faults and their seed, if faults were drawn at random.
     """
-    from flowdist.report.record.spending import time_of_run  # imported after the run, so that its start is not delayed
+    from flowdist.report.record.spending import time_of_run  # see `load_end`
     from flowdist.report.record.summary import summary_of, summary_text
-    from flowdist.runtime.run_folder.folder import JOINED, SUMMARY
+    from flowdist.runtime.run_folder.folder import JOINED
     from flowdist.runtime.run_folder.outer_error_file import write_outer_error_file
     from flowdist.runtime.run_folder.root_cause import root_cause_text
-    from flowdist.runtime.run_folder.runs import write_status
+    from flowdist.runtime.run_folder.runs import write_end
 
     run_dir = Path(result.run_dir)
     summary = {**summary_of(result.job, result.faults), **time_of_run(result.job.graph, result.sheet)}
     summary |= {"run_dir": result.run_dir, "unfired": [fault.spec for fault in result.unfired], **drawn}
     cause = mask(root_cause_text(result.job, run_dir)) if result.outcome == "failed" else ""
-    try:
-        (run_dir / SUMMARY).write_text(json.dumps({**summary, "root_cause": cause}, indent=2) + "\n")
-        write_status(run_dir, result.job, result.sheet)
-    except OSError as error:  # the disk is full, or the user has moved the folder: the job has ended all the same
-        paint(f"flowdist: the summary cannot be written into {run_dir}: {error.strerror}", fg="yellow", err=True)
+    if why := write_end(run_dir, {**summary, "root_cause": cause}, (result.job, result.sheet)):
+        paint(f"flowdist: {why}", fg="yellow", err=True)
     if result.outcome == "failed" and (why := write_outer_error_file(result.job, run_dir, os.environ, mask)):
         paint(f"flowdist: {why}", fg="yellow", err=True)
     if as_json:

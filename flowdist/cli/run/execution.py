@@ -16,7 +16,7 @@ import click
 import msgspec
 
 from flowdist import __version__
-from flowdist.cli.run.console import LINES, Console, Shown, finish
+from flowdist.cli.run.console import LINES, Console, Shown, finish, load_end
 from flowdist.cli.shared.options import gathered
 from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import Plan
@@ -28,6 +28,7 @@ from flowdist.text.queued_output import QueuedOutput
 if TYPE_CHECKING:
     from flowdist.cli.predict.forecaster import Forecaster
     from flowdist.cli.predict.times import Times
+    from flowdist.engines.jobset.trainer_status import TrainerStatus
     from flowdist.runtime.run_folder.logs import OpenSink
     from flowdist.runtime.run_folder.owner_file import OwnerFile
     from flowdist.runtime.supervisor.event_printer import Show
@@ -88,8 +89,8 @@ display_options = gathered(
 )
 
 
-learned_option = click.option(
-    "--no-learned-preload", is_flag=True, help="Preload nothing that earlier workers imported: docs/warm_starts.md."
+cold_option = click.option(
+    "--cold", is_flag=True, help="Start each worker in an interpreter of its own: docs/warm_starts.md."
 )
 
 
@@ -123,11 +124,11 @@ class RunSettings(NamedTuple):
     prediction: PredictionWanted | None = None  # None: nothing is predicted
 
 
-def with_learning(graph: RoleGraph, no_learned_preload: bool) -> RoleGraph:
-    """Return the graph, in which with --no-learned-preload no role preloads what its earlier workers have imported."""
-    if not no_learned_preload:
+def with_cold(graph: RoleGraph, cold: bool) -> RoleGraph:
+    """Return the graph; with --cold the workers of all its roles start cold."""
+    if not cold:
         return graph
-    roles = tuple(msgspec.structs.replace(role, learned_preload=False) for role in graph.roles)
+    roles = tuple(msgspec.structs.replace(role, warm=False) for role in graph.roles)
     return msgspec.structs.replace(graph, roles=roles)
 
 
@@ -270,10 +271,12 @@ class _Run(NamedTuple):
         from flowdist.runtime.worker_env.run_environment import write_environment  # as in execute
 
         self.early.check()
+        load_end()
         plan = self.settings.plan
         observer = console.onlooker(self.run_dir.name)
         forecaster = self._forecaster(console, observer)
-        supervisor = self._supervisor(console, forecaster or observer)
+        reporter = self._reporter(console, forecaster or observer)
+        supervisor = self._supervisor(console, reporter or forecaster or observer)
         supervisor.own(self.claims)
         console.now_ns = supervisor.now_ns
         if self.settings.hosting is not None:
@@ -289,6 +292,8 @@ class _Run(NamedTuple):
             if forecaster is not None:
                 forecaster.start(supervisor.now_ns())
             result: RunResult = asyncio.run(supervisor.run())
+            if reporter is not None:
+                reporter.close(result.job)
         finally:
             console.close()
             if forecaster is not None:
@@ -311,6 +316,17 @@ class _Run(NamedTuple):
         from flowdist.cli.predict.forecaster import Forecaster  # as in `_times`
 
         return Forecaster(self.run_dir, self.times, self.settings.plan, console.show, observer)
+
+    def _reporter(self, console: Console, observer: Observer | None) -> TrainerStatus | None:
+        """Return the observer that reports to Kubeflow Trainer, beside another one; None if nobody asks for that.
+
+        A host that runs workers leaves it to them: their libraries report by themselves.
+        """
+        if "KUBEFLOW_TRAINER_SERVER_URL" not in os.environ or self.graph.cluster.nodes:
+            return None
+        from flowdist.engines.jobset.trainer_status import TrainerStatus  # only in the pod of a controller
+
+        return TrainerStatus(os.environ, console.show, observer)
 
     def _supervisor(self, console: Console, observer: Observer | None) -> Any:
         """Return the supervisor of the run, which has not started yet."""

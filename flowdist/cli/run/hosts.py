@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import ipaddress
-import json
 import os
 import socket
 import sys
@@ -17,7 +17,7 @@ import click
 import msgspec
 
 from flowdist import __version__
-from flowdist.cli.run.console import Console
+from flowdist.cli.run.console import Console, load_end
 from flowdist.cli.run.execution import EXIT_CODES, RunSettings, execute
 from flowdist.cli.shared.terminal import paint
 from flowdist.errors import FlowdistError
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 Adapt = Callable[[RoleGraph], RoleGraph]
 TOKEN = "FLOWDIST_TOKEN"  # the same as runtime.wire.handshake.TOKEN, which --help need not import
-NO_TOKEN_HELP = f"set {TOKEN} to the same secret on every host: head -c 32 /dev/urandom | base64"
+RANDOM = "head -c 32 /dev/urandom | base64"  # prints a token
+NO_TOKEN_HELP = f"set {TOKEN} to the same secret on every host: {RANDOM}"
 
 _ENDED = {"succeeded": "succeeded", "failed": "failed", "cancelled": "been cancelled"}
 NO_RUN = "?"  # the id of no run: a controller that is asked for it answers with its own
@@ -255,24 +256,29 @@ def open_job(
 
 
 def show_protection(token: str, endpoint: Endpoint, address: str) -> None:
-    """Print how the connections of other hosts to this one are protected, as a warning if they are not.
+    """Print how the connections of other hosts to this one are protected, as a warning if they are not, or badly.
 
     Args:
         token: The token of the job; empty: none.
         endpoint: Where the other hosts reach this one.
         address: The address to which this host listens; empty: all.
     """
+    from flowdist.runtime.wire.handshake import is_guessable
     from flowdist.runtime.wire.tls import EXTRA, can_encrypt
 
+    door = f"{address or 'any address of this machine'}, port {endpoint.port}"
     if not token:
         if not is_loopback(address):
-            door = f"{address or 'any address of this machine'}, port {endpoint.port}"
-            text = f"every machine that reaches {door}, may join: docs/hosts_trust.md says how {TOKEN} keeps others out"
-            paint(f"flowdist: {text}", fg="yellow", err=True)
-    elif can_encrypt():
+            _warn(f"every machine that reaches {door}, may join: docs/hosts_trust.md says how {TOKEN} keeps others out")
+        return
+    if is_guessable(token) and not is_loopback(address):
+        _warn(
+            f"the token is too short, and can be guessed by a machine that reaches {door}: take a random one, {RANDOM}"
+        )
+    if can_encrypt():
         paint("flowdist: flowdist's connections to other hosts are encrypted (TLS)", dim=True, err=True)
     else:
-        paint(f"flowdist: {NOT_ENCRYPTED}: pip install '{EXTRA}' on this host", fg="yellow", err=True)
+        _warn(f"{NOT_ENCRYPTED}: pip install '{EXTRA}' on this host")
 
 
 class Offer(NamedTuple):
@@ -323,6 +329,7 @@ async def _take_part(
     from flowdist.runtime.joined.joined_host import JoinedHost
     from flowdist.runtime.joined.joining import join_job
     from flowdist.runtime.run_folder.folder import JOINED, new_joined_run
+    from flowdist.runtime.run_folder.runs import over_at
     from flowdist.runtime.supervisor.local_node import Site
     from flowdist.runtime.umask import take_umask_of
     from flowdist.runtime.wire.addresses import interface_of
@@ -336,7 +343,8 @@ async def _take_part(
     _own_address(place, "")  # a mistake is found before this host joins
     controller = ControllerEndpoint(place.endpoint.host, place.endpoint.port, place.job_id)
     request = JoinRequest(socket.gethostname(), shows_progress=sys.stderr.isatty())
-    joined = await join_job(controller, place.token, request, place.join_timeout_s, console.show)
+    over_here = functools.partial(over_at, settings.base, str(place.endpoint))
+    joined = await join_job(controller, place.token, request, place.join_timeout_s, console.show, over_here)
     console.host, console.now_ns = joined.welcome.node, joined.clock.now_ns
     graph = adapt(joined.welcome.graph)
     mask.add(check_secrets(graph, os.environ))
@@ -356,6 +364,7 @@ async def _take_part(
     host = JoinedHost(
         joined, spec, graph, site, gpus, run_dir, show, open_sink, shows_progress=progress, notice_ns=offer.notice_ns
     )
+    load_end()
     result = await host.run()
     _finish(result, run_dir, console, mask)
     return result.over.outcome
@@ -366,9 +375,9 @@ def _finish(result: HostResult, run_dir: Path, console: Console, mask: Mask) -> 
 
     The host with the controller prints the summary, once. A root cause is printed where the worker ran, too.
     """
-    from flowdist.runtime.run_folder.folder import SUMMARY
     from flowdist.runtime.run_folder.outer_error_file import write_outer_error_file
     from flowdist.runtime.run_folder.root_cause import root_cause_text
+    from flowdist.runtime.run_folder.runs import write_end
 
     over, cause = result.over, ""
     if over.outcome == "failed":
@@ -376,10 +385,8 @@ def _finish(result: HostResult, run_dir: Path, console: Console, mask: Mask) -> 
         if why := write_outer_error_file(result, run_dir, os.environ, mask):
             console.show("warning", why)
     summary = {"outcome": over.outcome, "reason": over.reason, "lasted_s": over.t_ns / 1e9, "root_cause": cause}
-    try:
-        (run_dir / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
-    except OSError as error:  # as in `flowdist run`: the job has ended all the same
-        console.show("warning", f"the summary cannot be written into {run_dir}: {error.strerror}")
+    if why := write_end(run_dir, summary):
+        console.show("warning", why)
     console.show("event", f"the job has {_ENDED[over.outcome]}{over.reason and f': {over.reason}'}")
     if cause:
         click.echo("\n" + cause, err=True, nl=False)

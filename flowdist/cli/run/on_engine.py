@@ -24,6 +24,7 @@ from flowdist.engines.local import LocalProcesses
 from flowdist.engines.pools import SHARED, on_pools, pools_of
 from flowdist.engines.slurm.commands import call
 from flowdist.engines.slurm.engine import LOG, Folders, Slurm
+from flowdist.engines.slurm.nodes import left_out
 from flowdist.engines.slurm.options import NOTICE_NS, SlurmOptions, read_options
 from flowdist.engines.slurm.script import controller_script, directives, job_name
 from flowdist.errors import FlowdistError
@@ -145,14 +146,16 @@ def controller_job(graph: RoleGraph, engine: EngineOptions, settings: RunSetting
         words: The words of this command line after `flowdist run`.
     """
     options = employment_of(graph, engine).slurm
+    own = options.of_controller()
     runs = settings.base.resolve()
     name = job_name(graph.name, "controller")
     asked = directives(
-        name, options.of_controller(), folder=str(Path.cwd()), log=f"{runs}/{LOG}", cpu=1, gpu=0, memory=0, avoid=(),
-        requeue=True, notice_ns=options.notice_ns,
+        name, own, folder=str(Path.cwd()), log=f"{runs}/{LOG}", cpu=1, gpu=0, memory=0,
+        avoid=left_out(own.get("nodelist", "")), requeue=True, notice_ns=options.notice_ns,
     )  # fmt: skip
     kept = [word for word in words if word not in ("--detach", "-d", "--dryrun")]
-    return controller_script(asked, [sys.executable, "-m", "flowdist", "run", IN_JOB, *kept])
+    command = [sys.executable, "-m", "flowdist", "run", IN_JOB, *kept]
+    return controller_script(asked, command, setup=own.get("setup", ""))
 
 
 def of_controller_job(graph: RoleGraph, settings: RunSettings) -> RunSettings:

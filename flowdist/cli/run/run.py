@@ -12,14 +12,15 @@ from flowdist.cli.run.execution import (
     DisplayOptions,
     PredictionWanted,
     RunSettings,
+    cold_option,
     display_options,
     execute,
     interface_option,
-    learned_option,
     needs_linux,
-    with_learning,
+    with_cold,
 )
 from flowdist.cli.shared.common import load, show_problems, verb
+from flowdist.cli.shared.completion import complete_run
 from flowdist.cli.shared.engines import EngineOptions, check_engine, engine_options, problems_on, refuse_errors
 from flowdist.cli.shared.options import (
     FaultOptions,
@@ -56,13 +57,10 @@ class _Run(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            from flowdist.cli.shared.unknown_options import (  # not needed otherwise
-                help_for_unknown,
-                options_with_values,
-            )
+            from flowdist.cli.shared import unknown_options as unknown  # not needed otherwise
 
-            help = help_for_unknown(error.option_name, words, options_with_values(self))
-            raise click.UsageError("\nhelp: ".join(filter(None, (error.format_message(), help))), ctx) from None
+            help = unknown.help_for_unknown(error.option_name, words, unknown.options_with_values(self))
+            raise unknown.UnknownOption(error.format_message(), help, ctx) from None
 
 
 class ScriptOptions(NamedTuple):
@@ -90,7 +88,7 @@ class StartOptions(NamedTuple):
     listen: str | None
     job_id: str | None
     interface: str
-    no_learned_preload: bool
+    cold: bool
     dryrun: bool
     in_controller_job: bool
 
@@ -109,7 +107,12 @@ class StartOptions(NamedTuple):
     "start",
     StartOptions,
     click.option("--seed", type=int, help="Seed of --rate: another seed draws other faults (default: 0)."),
-    click.option("--resume", metavar="RUN", help="Resume a run that was killed: its folder, or its name under --runs."),
+    click.option(
+        "--resume",
+        metavar="RUN",
+        shell_complete=complete_run,
+        help="Resume a run that was killed: its folder, or its name under --runs.",
+    ),
     click.option(
         "--truncate-at",
         type=int,
@@ -120,7 +123,7 @@ class StartOptions(NamedTuple):
     click.option("--listen", metavar="HOST:PORT", help="Let other hosts join by flowdist join, each as a node."),
     click.option("--id", "job_id", metavar="ID", help="With --listen: the name by which other hosts ask for this job."),
     interface_option,
-    learned_option,
+    cold_option,
     click.option("--dryrun", is_flag=True, help="With --on: print the scripts of the members, and submit nothing."),
     click.option("--in-controller-job", is_flag=True, hidden=True),
 )
@@ -154,8 +157,10 @@ def command(
     flowdist run --resume latest                        continue a run where it was killed
     flowdist run --predict --workload workload.toml     and say what the simulator expects: docs/prediction.md
     flowdist run --listen host0:29400                   with each host that runs flowdist join host0:29400
-    flowdist run --on slurm --nodes 2:8 -o partition=gpu
-                                                        with 2 to 8 hosts, each of them a Slurm job
+    flowdist run --on slurm --nodes 2:8 -o partition=a  with 2 to 8 hosts, each of them a Slurm job
+
+    Exit code 0 if the job has succeeded, 1 if it has failed, 2 if the run could not start, 70 if flowdist could not
+    continue (the run can be resumed then), 130 if the job was cancelled.
     """
     needs_linux("run")
     plan = faults.plan()
@@ -174,7 +179,7 @@ def command(
     graph = None
     if start.resume is None:
         loaded = _load(named, script)
-        graph = with_learning(loaded.graph, start.no_learned_preload)
+        graph = with_cold(loaded.graph, start.cold)
         if start.listen is None and not engine.on and not named.as_json:  # which other hosts will join is not known
             show_problems(problems_of_job(loaded, graph, plan))
         show_problems(refuse_errors(problems_on(engine, loaded), engine.on))
@@ -211,10 +216,10 @@ def _refuse_mixtures(named: TopologyOptions, start: StartOptions, plan: Plan) ->
     """Refuse options that do not go together.
 
     Raises:
-        FlowdistError: --resume with a topology, parameters, overrides, nodes or --no-learned-preload; --truncate-at
+        FlowdistError: --resume with a topology, parameters, overrides, nodes or --cold; --truncate-at
             without --resume; --seed without --rate; --id or --interface without --listen; or --listen with --json.
     """
-    changes = (named.target, named.params, named.sets, named.nodes, start.no_learned_preload)
+    changes = (named.target, named.params, named.sets, named.nodes, start.cold)
     if start.resume is not None and any(changes):
         help = f"write flowdist run --resume {start.resume}"
         raise FlowdistError("--resume takes the topology of that run", help=help)

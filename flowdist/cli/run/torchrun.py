@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.shell_completion import CompletionItem, get_completion_class
 
 from flowdist.cli.run.execution import (
     RunSettings,
+    cold_option,
     execute,
     interface_option,
-    learned_option,
     needs_linux,
-    with_learning,
+    with_cold,
 )
 from flowdist.cli.run.hosts import meet
-from flowdist.cli.shared.common import show_problems, verb
+from flowdist.cli.shared.common import COMPLETION, show_problems, verb
 from flowdist.cli.shared.terminal import paint
 from flowdist.cli.shared.unknown_options import options_with_values
 from flowdist.dsl.load import compile_loaded
 from flowdist.errors import FlowdistError
-from flowdist.torchrun.options import HelpAsked, help_text, read_options
+from flowdist.torchrun.completion import completions
+from flowdist.torchrun.options import CompletionAsked, HelpAsked, help_text, read_options, refuse
 
 if TYPE_CHECKING:
     from flowdist.runtime.run_folder.logs import OpenSink
@@ -36,6 +39,18 @@ class _Command(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write("\nOptions of torchrun:\n" + help_text() + "\n")
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the options that begin with `incomplete`: flowdist's own and torchrun's; none after the script."""
+        words = ctx.params.get("words") or ()
+        own = [] if words else super().shell_complete(ctx, incomplete)
+        return own + [CompletionItem(text, help=help) for text, help in completions(words, incomplete)]
+
+
+def _complete_word(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return what torchrun's option before this word may have as its value; where that is not known, file names."""
+    found = list(completions(ctx.params.get("words") or (), incomplete))
+    return [CompletionItem(text, help=help) for text, help in found] or [CompletionItem(incomplete, type="file")]
+
 
 @verb(
     "torchrun",
@@ -44,11 +59,11 @@ class _Command(click.Command):
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     options_metavar="[torchrun's own options]",
 )
-@learned_option
+@cold_option
 @interface_option
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGUMENTS]")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGUMENTS]", shell_complete=_complete_word)
 @click.pass_context
-def command(ctx: click.Context, words: tuple[str, ...], no_learned_preload: bool, interface: str) -> None:
+def command(ctx: click.Context, words: tuple[str, ...], cold: bool, interface: str) -> None:
     """Run a command line of torchrun unchanged, as a topology with one role.
 
     \b
@@ -56,13 +71,17 @@ def command(ctx: click.Context, words: tuple[str, ...], no_learned_preload: bool
     flowdist torchrun --nnodes 1:4 --nproc-per-node 2 --max-restarts 3 -m package.train
 
     Every option is honoured, reported as without effect, or refused with a reason: see docs/torchrun.md.
-    Two options are flowdist's own, and come first. --no-learned-preload: nothing that earlier workers imported is
-    preloaded. --interface eth1: the network interface at which other hosts reach this one.
+    Two options are flowdist's own, and come first. --cold: each worker starts in an interpreter of its own.
+    --interface eth1: the network interface at which other hosts reach this one.
     """
     try:
-        given = read_options(words, os.environ, _options_of_run(ctx.command))
+        own = options_with_values(ctx.command)
+        given = read_options(words, os.environ, lambda: _options_of_run(own), own)
     except HelpAsked:
         click.echo(ctx.get_help())
+        return
+    except CompletionAsked as asked:
+        click.echo(_completion_script(ctx, asked.shell))
         return
     needs_linux("torchrun")
     from flowdist.runtime.gpus.devices import machine_cpus, machine_gpus  # not needed by --help
@@ -77,7 +96,7 @@ def command(ctx: click.Context, words: tuple[str, ...], no_learned_preload: bool
     show_problems(loaded.warnings)
     if launch.store_endpoint:
         check_store_port(launch.store_endpoint)
-    graph = with_learning(with_store_at(loaded.graph, launch.store_endpoint), no_learned_preload)
+    graph = with_cold(with_store_at(loaded.graph, launch.store_endpoint), cold)
     for note in launch.notes:
         paint(f"flowdist: {note}", fg="yellow", err=True)
     prefix = re.sub(r"[^\w.-]", "_", launch.run_id)[:100] if launch.run_id else ""
@@ -100,12 +119,23 @@ def command(ctx: click.Context, words: tuple[str, ...], no_learned_preload: bool
     meet(graph, place, settings, lambda theirs: as_here(theirs, graph), gpus)
 
 
-def _options_of_run(here: click.Command) -> dict[str, bool]:
-    """Return the options of `flowdist run` that this command does not have, each with whether it takes a value."""
+def _completion_script(ctx: click.Context, shell: str) -> str:
+    """Return the script with which a shell completes flowdist, and with it torchrun's options.
+
+    Raises:
+        TopologyProblems: flowdist has none for the shell.
+    """
+    kind = get_completion_class(shell)
+    if kind is None:
+        refuse("FD150", f"--print-completion {shell} cannot be honoured: there is none", "write bash or zsh")
+    return kind(ctx.find_root().command, {}, "flowdist", COMPLETION).source()
+
+
+def _options_of_run(own: Mapping[str, bool]) -> dict[str, bool]:
+    """Return the options of `flowdist run` that are not in `own`, each with whether it takes a value."""
     from flowdist.cli.run.run import command as run  # its options are for messages alone
 
-    of_torchrun = options_with_values(here)
-    return {name: value for name, value in options_with_values(run).items() if name not in of_torchrun}
+    return {name: value for name, value in options_with_values(run).items() if name not in own}
 
 
 def _check_log_dir(folder: str) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from flowdist.dsl.problems.problem import Problem
     from flowdist.record.journal import Line
 
+COMPLETION = "_FLOWDIST_COMPLETE"  # a shell sets it to complete what the user types: docs/install.md
 F = TypeVar("F", bound=Callable[..., Any])
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # the user can put these right, and those of a limit
 _LIMITS = {
@@ -153,7 +154,7 @@ def until_ns(text: str | None) -> int | None:
     try:
         return parse_duration(text) if text is not None else None
     except ValueError:
-        help = duration_help(text, "write 30s, 1m30s or 2h")
+        help = duration_help(text)
         raise FlowdistError(f"--until {text} is not a duration", help=help) from None
 
 

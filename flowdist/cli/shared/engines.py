@@ -93,10 +93,12 @@ def _on_hand(words: Sequence[str], topic: Topic) -> list[Problem]:
 
 
 def _on_jobset(words: Sequence[str], topic: Topic) -> list[Problem]:
+    from flowdist.engines.jobset.manifests import template_of
     from flowdist.engines.jobset.options import read_options
     from flowdist.engines.jobset.problems import problems
 
     options = read_options(words, topic.graph)
+    template_of(options)  # refuses one that cannot be honoured
     return problems(topic, options.name, has_checkpoint_claim=bool(options.checkpoint_claim))
 
 

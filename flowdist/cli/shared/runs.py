@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from flowdist.cli.shared.completion import complete_run
 from flowdist.cli.shared.options import gathered, json_option, runs_option
 from flowdist.errors import FlowdistError
 
@@ -17,9 +18,13 @@ if TYPE_CHECKING:
     from flowdist.record.status import Status
 
 
-run_argument = click.argument("run", default="latest")
+run_argument = click.argument("run", default="latest", shell_complete=complete_run)
 run_option = click.option(
-    "--run", default="latest", metavar="RUN", help="Its name, the beginning of it, or its folder."
+    "--run",
+    default="latest",
+    metavar="RUN",
+    help="Its name, the beginning of it, or its folder.",
+    shell_complete=complete_run,
 )
 
 

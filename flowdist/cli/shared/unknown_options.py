@@ -13,6 +13,24 @@ from flowdist.torchrun.options import torchrun_name, value_of
 TORCHRUN = "flowdist torchrun takes torchrun's options"
 
 
+class UnknownOption(click.UsageError):
+    """Error for an option that a command does not have, with the help that is printed below the message.
+
+    Args:
+        message: What is wrong.
+        help: What to write instead; empty if that cannot be said.
+        ctx: The context of the command.
+    """
+
+    def __init__(self, message: str, help: str, ctx: click.Context) -> None:
+        super().__init__(message, ctx)
+        self.help = help
+
+    def format_message(self) -> str:
+        """Return the message for the terminal."""
+        return f"{self.message}\nhelp: {self.help}" if self.help else self.message
+
+
 def options_with_values(command: click.Command) -> dict[str, bool]:
     """Return all options of a command, as `--set` or `-p`, each with whether it takes a value."""
     options = [param for param in command.params if isinstance(param, click.Option)]

@@ -59,10 +59,9 @@ def with_times(job: Again, file: str) -> Again:
     """
     graph, found = with_workload_file(job.graph, file)
     known = [name for name, times in found.roles.items() if "steps" in times.fields]
-    gone = [text for name in known for text in job.recorded.guesses.get(name, ())]
-    omitted = tuple(text for text in job.recorded.omitted if text not in gone)
+    guesses = {name: texts for name, texts in job.recorded.guesses.items() if name not in known}
     endless = tuple(name for name in job.recorded.endless if name not in known)
-    return job._replace(graph=graph, recorded=job.recorded._replace(omitted=omitted, endless=endless))
+    return job._replace(graph=graph, recorded=job.recorded._replace(guesses=guesses, endless=endless))
 
 
 def fields_set(sets: Iterable[str]) -> list[str]:

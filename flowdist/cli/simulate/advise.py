@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from flowdist.cli.shared.common import load, pairs, print_json, until_ns, verb, write
+from flowdist.cli.shared.completion import complete_run
 from flowdist.cli.shared.options import (
     FaultOptions,
     TopologyOptions,
@@ -72,7 +73,13 @@ class _Checked(NamedTuple):
 @gathered(
     "options",
     AdviceOptions,
-    repeated("--from", "records", metavar="RUN", help="Measure the rates of failures in the journal of this run."),
+    repeated(
+        "--from",
+        "records",
+        metavar="RUN",
+        shell_complete=complete_run,
+        help="Measure the rates of failures in the journal of this run.",
+    ),
     workload_option,
     click.option("--until", metavar="TIME", help="End each run at this time (default: after enough failures)."),
     click.option("--seeds", metavar="A[:B]", help="Seeds that measure the gains (default: as many as needed)."),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flowdist.cli.shared.common import print_json, verb, write
+from flowdist.cli.shared.completion import complete_run
 from flowdist.cli.shared.options import json_option
 from flowdist.cli.shared.records import RecordFile, find_record, refuse_macro
 from flowdist.errors import FlowdistError
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @verb("calibrate")
-@click.argument("runs", nargs=-1, required=True)
+@click.argument("runs", nargs=-1, required=True, shell_complete=complete_run)
 @click.option("-o", "file", type=click.Path(dir_okay=False), help="Write the times to this file: workload.toml.")
 @json_option
 def command(runs: tuple[str, ...], file: str | None, as_json: bool) -> None:

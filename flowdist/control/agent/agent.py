@@ -42,6 +42,7 @@ class Agent:
         self.stores: stores.Ports = {}
         self.dead_stores: stores.Dead = {}
         self.bad_gpus: dict[int, str] = {}  # the reason, by number
+        self.stands_still = ""  # the processes of flowdist on the node that are stopped, in words
         self.epoch, self.is_connected = 0, False
         self.lease = Lease(graph.options)
         self.is_warming = False  # set before the join by a driver that passes WarmedUp later
@@ -91,7 +92,7 @@ class Agent:
         if not self.is_fencing and (fence_at := lease.fence_at()) is not None and fence_at <= now:
             self._fence()
         if lease.beat_at_ns is not None and lease.beat_at_ns <= now:
-            self._send(msg.Heartbeat(self.spec.name, self.incarnation, now))
+            self._send(msg.Heartbeat(self.spec.name, self.incarnation, now, lease.answered_ns))
             lease.beat(now)
         if self.due_at_ns is None or self.due_at_ns > now:
             return
@@ -133,6 +134,10 @@ class Agent:
                 self.lease.refused(self._now, event.is_local)
             case io.GpuFaulted():
                 signs.note_gpu(self.bad_gpus, event, self.spec.name, self._report)
+            case io.StoodStill():
+                if event.who != self.stands_still:
+                    self.stands_still = event.who
+                    self._report(ev.NodeStandsStill(self.spec.name, event.who))
             case io.PreemptionNoticed():
                 self._send(msg.Preempted(self.spec.name, self.incarnation, event.notice_ns))
             case io.StoreBound():
@@ -183,6 +188,8 @@ class Agent:
 
         Of each attempt that is not over, that is its step, offers, stall and the like: see `signs.resend`.
         """
+        if self.stands_still:
+            self._report(ev.NodeStandsStill(self.spec.name, self.stands_still))
         for (world, generation), detail in self.dead_stores.items():
             self._report(ev.StoreLost(world, generation, detail))
         for attempt in self.attempts.values():
@@ -216,7 +223,7 @@ class Agent:
                 if not self.is_fencing and not self.is_leaving:
                     self._obey(message.order)
             case msg.Acked():
-                self.lease.acked(message.sent_ns)
+                self.lease.acked(message.sent_ns, message.at_ns)
             case msg.Rejoin():
                 if not self.is_fencing:
                     self._fence()
@@ -423,7 +430,7 @@ class Agent:
                 attempt.offers[offer.path] = offer
                 self._report(offer)
             case io.SignsSeen():
-                signs.note_signs(attempt, event.output_ns, self._now, self._report)
+                signs.note_signs(attempt, event, self._now, self._report)
             case io.WorkersAsked():
                 self._report(ev.StepTold(event.replica, event.attempt, event.step))
             case io.WorkerLeftStep():

@@ -225,11 +225,15 @@ class Attempt:
         """Return whether every live worker has left the agreed step."""
         return all(rank in self.left_ranks for rank in self.alive)
 
-    def next_look(self) -> int | None:
+    def next_look(self, output_ns: int | None = None, now: int = 0) -> int | None:
         """Return when (ns) to look whether the attempt hangs (R15); None if it is not watched, or does not run.
 
         Once a worker has reported progress, only progress counts: the worker whose last progress is oldest decides.
         Before that, counted optimizer steps, output and the time since the start count.
+
+        Args:
+            output_ns: When a worker wrote output last; None: never, or unknown.
+            now: The time of a look that has found nothing missing; 0: there was none.
         """
         if self.role.hang_after_ns is None and self.role.start_timeout_ns is None:
             return None
@@ -239,7 +243,8 @@ class Attempt:
         if self.role.start_timeout_ns is not None and not self.signs and not self.counted_ns:
             times.append(self.started_ns + self.role.start_timeout_ns)
         if self.role.hang_after_ns is not None:
-            times.append(self.last_sign(None) + self.role.hang_after_ns)
+            hang_at = self.last_sign(output_ns) + self.role.hang_after_ns
+            times.append(hang_at if hang_at > now else now + self.role.hang_after_ns)  # the latter: see `missed`
         return min(times, default=None)
 
     def missed(self, now: int, output_ns: int | None) -> Missed | None:
@@ -247,7 +252,8 @@ class Attempt:
 
         That is "start" without any progress or counted step within `start_timeout`, "progress" if a worker has made
         none for `hang_after`, or "output", while no worker has ever reported progress, if there was neither output nor
-        a counted step for `hang_after`.
+        a counted step for `hang_after`. As long as nothing at all was seen of it, `start_timeout` alone counts, if the
+        role has one.
 
         Args:
             now: The present time.
@@ -257,6 +263,8 @@ class Attempt:
         has_begun = self.signs or self.counted_ns
         if not has_begun and role.start_timeout_ns is not None and self.started_ns + role.start_timeout_ns <= now:
             return "start"
+        if not has_begun and output_ns is None and role.start_timeout_ns is not None:
+            return None
         if role.hang_after_ns is None or self.last_sign(output_ns) + role.hang_after_ns > now:
             return None
         return "progress" if self.signs else "output"
@@ -277,10 +285,14 @@ class Attempt:
 
 
 def first_date(attempts: Iterable[Attempt]) -> int | None:
-    """Return the earliest deadline (ns) of these attempts; None if there is none."""
+    """Return the earliest deadline (ns) of these attempts; None if there is none.
+
+    SIGKILL for workers that do not run yet is no deadline: nothing can be done before they run.
+    """
     first = None
     for attempt in attempts:
-        kill_at, unkillable_at = attempt.kill_at_ns, attempt.unkillable_at_ns
+        kill_at = attempt.kill_at_ns if attempt.phase != "starting" else None
+        unkillable_at = attempt.unkillable_at_ns
         report_at, look_at, versions_at = attempt.report_at_ns, attempt.look_at_ns, attempt.versions_at_ns
         if kill_at is None and unkillable_at is None and report_at is None and look_at is None and versions_at is None:
             continue

@@ -21,7 +21,7 @@ def take_heartbeat(agent: Agent, now: int) -> msg.Heartbeat | None:
     if due is None or due >= now:
         return None
     agent.lease.beat(due)
-    return msg.Heartbeat(agent.spec.name, agent.incarnation, due)
+    return msg.Heartbeat(agent.spec.name, agent.incarnation, due, agent.lease.answered_ns)
 
 
 def catch_up(agent: Agent, replica: ReplicaId, number: int, step: int, now: int) -> None:

@@ -63,15 +63,18 @@ class Lease:
     def __init__(self, options: JobOptions) -> None:
         self._options, self._lasts_ns = options, options.lease_ns - options.lease_margin_ns
         self.acked_ns: int | None = None  # when the last acknowledged heartbeat was sent; None: no lease
+        self.answered_ns = 0  # when the controller gave the last answer that has arrived, on its clock; 0: none
         self.beat_at_ns: int | None = None  # when the next heartbeat is due
         self.outage_since_ns: int | None = None  # since when connections on this host are refused
         self.refused_ns: int | None = None  # the last refusal
 
-    def acked(self, sent_ns: int) -> None:
+    def acked(self, sent_ns: int, answered_ns: int = 0) -> None:
         """Renew the lease: the controller has acknowledged the heartbeat that was sent at `sent_ns`.
 
-        The lease never gets shorter by an older one. An outage of the controller is over.
+        The lease never gets shorter by an older one. An outage of the controller is over. `answered_ns` is the time of
+        the answer on the controller's clock, which the next heartbeat returns.
         """
+        self.answered_ns = max(self.answered_ns, answered_ns)
         if self.acked_ns is None or sent_ns > self.acked_ns:
             self.acked_ns = sent_ns
         self.outage_since_ns = self.refused_ns = None
@@ -113,7 +116,8 @@ class Lease:
 
         Args:
             now: The present time.
-            round_trip_ns: The time from the sending of a heartbeat to its answer.
+            round_trip_ns: The time from the sending of a heartbeat to its answer. The controller answers in the middle
+                of it, on the clock that both share in a simulator.
 
         Returns:
             When the last of these heartbeats was sent; None if there was none.
@@ -122,6 +126,6 @@ class Lease:
         if beat is None or beat + round_trip_ns > now:
             return None
         last = beat + (now - round_trip_ns - beat) // period * period
-        self.acked(last)
+        self.acked(last, last + round_trip_ns // 2)
         self.beat_at_ns = last + period
         return last

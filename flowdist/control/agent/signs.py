@@ -45,32 +45,31 @@ def progressed(
         attempt.look_at_ns = look_at
 
 
-def note_signs(attempt: Attempt, output_ns: int | None, now: int, report: Reporter) -> None:
+def note_signs(attempt: Attempt, seen: io.SignsSeen, now: int, report: Reporter) -> None:
     """Handle the driver's answer to LookForSigns: report that the attempt has stalled or lives again (R15).
 
     The time of the next look is set. An attempt with an order to stop is left as it is.
 
     Args:
         attempt: The attempt.
-        output_ns: When a worker wrote output last; None: never.
+        seen: The answer.
         now: The present time.
         report: Sends an event to the controller.
     """
     if attempt.stop_grace_ns is not None:
         return
+    output_ns = seen.output_ns
     missed = attempt.missed(now, output_ns)
     if missed is None:
         if attempt.stalled is not None:
             _revive(attempt, report)
-        attempt.look_at_ns = attempt.next_look()
-        if not attempt.signs and output_ns is not None and attempt.role.hang_after_ns is not None:
-            attempt.look_at_ns = attempt.last_sign(output_ns) + attempt.role.hang_after_ns
+        attempt.look_at_ns = attempt.next_look(output_ns, now)
         return
     limit_ns = (attempt.role.start_timeout_ns if missed == "start" else attempt.role.hang_after_ns) or 0
     if attempt.stalled is None:
         was_seen = missed != "output" or output_ns is not None or bool(attempt.counts)
         key = (attempt.order.replica, attempt.order.attempt)
-        attempt.stalled = ev.ReplicaStalled(*key, missed, limit_ns, attempt.step, was_seen)
+        attempt.stalled = ev.ReplicaStalled(*key, missed, limit_ns, attempt.step, was_seen, seen.state)
         report(attempt.stalled)
     if missed == "output":
         attempt.look_at_ns = now + limit_ns

@@ -3,11 +3,16 @@
 A node is in one of three states. Only a change of state is an event and enters the record; a heartbeat is none.
 
     heard  -- no heartbeat for suspect_after (1.75 s) -->  suspected  -- for silent_after (5 s) -->  silent
-       <------------------- heartbeat: NodeHeard ----------------'
+       <------------- fresh heartbeat: NodeHeard ----------------'
 
 * *Silent* means lost. The detector counts from the arrival of the last heartbeat, the agent from its sending, and each
   keeps a margin of its own, so the agent has fenced by then (R19; the timeline is in `agent.lease`). A silent node that
   is heard again has to join anew.
+* A heartbeat is *fresh* if its agent had a recent answer when it sent it. One that is not may have been on its way for
+  long: after an outage, heartbeats from before a fence arrive together with the connections that the fence has closed.
+  Such a heartbeat keeps the node from being silent, which errs on the safe side, and clears it of no suspicion. It is
+  answered, so that the next heartbeat of a node that still runs is fresh. Each answer names its time on the
+  controller's clock, and the heartbeat returns it: the node was up then, so it counts as heard a heartbeat later.
 * *Suspected* is earlier, and decides nothing by itself. When a node dies, workers on other nodes fail too, and their
   failures are often reported first: their connections close at once, while the silence takes 5 s. While a node is
   suspected, the controller waits before it blames a replica for a failure, because the node may be the cause. So the
@@ -33,12 +38,14 @@ class FailureDetector:
     Args:
         silent_after_ns: Time without a heartbeat after which a node is silent (`JobOptions`).
         suspect_after_ns: Time without a heartbeat after which a node is suspected, not longer (`JobOptions`).
+        heartbeat_ns: Time from an answer to the next heartbeat that a node sends (`JobOptions`).
     """
 
-    def __init__(self, silent_after_ns: int, suspect_after_ns: int) -> None:
+    def __init__(self, silent_after_ns: int, suspect_after_ns: int, heartbeat_ns: int) -> None:
         self._silent_after_ns = silent_after_ns
-        self._suspected_before_ns = silent_after_ns - suspect_after_ns
+        self._suspect_after_ns, self._heartbeat_ns = suspect_after_ns, heartbeat_ns
         self._until_ns: dict[NodeName, int] = {}  # when each node will be silent
+        self._suspect_at_ns: dict[NodeName, int] = {}  # when each of them will be suspected, if it is not yet
         self._suspected: dict[NodeName, None] = {}
         self._silent: dict[NodeName, None] = {}
         self._heap: list[tuple[int, NodeName]] = []
@@ -59,28 +66,38 @@ class FailureDetector:
         if patience_ns:
             self._suspected[node] = None
         self._until_ns[node] = now + max(self._silent_after_ns, patience_ns)
+        self._suspect_at_ns[node] = now + self._suspect_after_ns
         self._schedule(node)
 
     def forget(self, node: NodeName) -> None:
         """Stop watching a node that has left or is lost; its next heartbeat is no event. No error if it is unknown."""
         self._until_ns.pop(node, None)
+        self._suspect_at_ns.pop(node, None)
         self._suspected.pop(node, None)
         self._silent.pop(node, None)
 
-    def heard(self, node: NodeName, now: int) -> list[NodeHeard]:
+    def heard(self, node: NodeName, now: int, answered_ns: int) -> list[NodeHeard]:
         """Record a heartbeat that arrives at `now`. Return NodeHeard if the node was suspected or silent, else nothing.
 
-        A silent node stays silent, and a node that was never watched stays so: both have to join first.
+        A silent node stays silent, and a node that was never watched stays so: both have to join first. A suspected one
+        stays so if the heartbeat is not fresh.
+
+        Args:
+            node: The node that has sent it.
+            now: The present time.
+            answered_ns: When the controller gave the last answer that the node had when it sent the heartbeat.
         """
         if node in self._silent:
             return [NodeHeard(node)]
         until = now + self._silent_after_ns
-        if until > self._until_ns.get(node, until):
+        if until >= self._until_ns.get(node, until + 1):
             self._until_ns[node] = until
-            if node in self._suspected:
+            suspect_at = min(now, answered_ns + self._heartbeat_ns) + self._suspect_after_ns
+            suspect_at = self._suspect_at_ns[node] = max(suspect_at, self._suspect_at_ns[node])
+            if node in self._suspected and suspect_at > now:
                 del self._suspected[node]
                 self._schedule(node)
-                return [NodeHeard(node)]
+                return [NodeHeard(node, min(now, answered_ns))]
         return []
 
     def is_watched(self, node: NodeName) -> bool:
@@ -106,7 +123,7 @@ class FailureDetector:
                 self._schedule(node)
                 found.append(NodeSuspected(node))
                 continue
-            del self._until_ns[node], self._suspected[node]
+            del self._until_ns[node], self._suspect_at_ns[node], self._suspected[node]
             self._silent[node] = None
             found.append(NodeSilent(node))
         return found
@@ -123,7 +140,7 @@ class FailureDetector:
 
     def _due(self, node: NodeName) -> int:
         """Return when the watched node will be suspected, or silent if it is suspected already."""
-        return self._until_ns[node] - (0 if node in self._suspected else self._suspected_before_ns)
+        return (self._until_ns if node in self._suspected else self._suspect_at_ns)[node]
 
     def deadline(self) -> int | None:
         """Return when to call `expire` next; None if no node is watched."""

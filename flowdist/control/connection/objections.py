@@ -71,6 +71,7 @@ def _objections(message: ToController, job: JobState, sender: NodeName | None) -
             yield from _of_join(message, job)
         case Heartbeat():
             yield from _of_number("sent_ns", message.sent_ns)
+            yield from _of_number("answered_ns", message.answered_ns)
         case Report():
             yield from _of_report(message.event, message.node, job)
         case Preempted():
@@ -130,6 +131,8 @@ def _of_spec(spec: NodeSpec, node: NodeName) -> Iterator[str]:
 def _of_report(event: ev.Event, node: NodeName, job: JobState) -> Iterator[str]:
     match event:
         case ev.NodeWarm():
+            yield from _of_sender(event.node, node)
+        case ev.NodeStandsStill():
             yield from _of_sender(event.node, node)
         case ev.GpuFailed():
             yield from _of_sender(event.node, node)

@@ -63,7 +63,7 @@ class Sessions:
     def __init__(self, options: JobOptions, epoch: int = 1) -> None:
         self.epoch = epoch
         self._options = options
-        self._detector = FailureDetector(options.silent_after_ns, options.suspect_after_ns)
+        self._detector = FailureDetector(options.silent_after_ns, options.suspect_after_ns, options.heartbeat_ns)
         self._incarnations: dict[NodeName, int] = {}
 
     def take_over(self, job: JobState, now: int, far: Container[NodeName] = ()) -> ControllerStarted:
@@ -105,9 +105,9 @@ class Sessions:
                     Received((), (with_short_text(message.event),)) if self._detector.is_watched(node) else Received()
                 )
             case Heartbeat():
-                heard = tuple(self._detector.heard(node, now))
+                heard = tuple(self._detector.heard(node, now, message.answered_ns))
                 if self._detector.is_watched(node):
-                    return Received((Acked(self.epoch, message.incarnation, message.sent_ns),), heard)
+                    return Received((Acked(self.epoch, message.incarnation, message.sent_ns, now),), heard)
                 return Received((Rejoin(self.epoch, message.incarnation),), heard)
             case Join():
                 self._incarnations[node] = message.incarnation
@@ -116,7 +116,7 @@ class Sessions:
                 bad_gpus = tuple((gpu, cut(reason, GPU_TEXT_MAX)) for gpu, reason in message.bad_gpus)
                 news = (items, message.is_warming, bad_gpus)
                 joined = NodeJoined(node, spec, address, message.incarnation, *news)
-                return Received((Acked(self.epoch, message.incarnation, message.sent_ns),), (joined,))
+                return Received((Acked(self.epoch, message.incarnation, message.sent_ns, now),), (joined,))
             case Preempted():
                 return Received((), (NodePreempted(node, message.notice_ns),))
             case Leave():
@@ -134,11 +134,11 @@ class Sessions:
         return Dismissed(self.epoch, self._incarnations.get(node, 0))
 
     def note_heartbeat(self, node: NodeName, at: int) -> None:
-        """Record the last of some heartbeats that a simulator did not play, as if it had arrived at `at` (ns).
+        """Record the last of some heartbeats that a simulator did not play: it arrived at `at` (ns), and was fresh.
 
         Any event that follows from it is dropped: call this for nodes with `is_heard` only.
         """
-        self._detector.heard(node, at)
+        self._detector.heard(node, at, at)
 
     def note(self, event: Event) -> None:
         """Take notice of an event that another part than an agent passes to the controller.

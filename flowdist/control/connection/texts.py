@@ -10,7 +10,14 @@ from typing import TypeVar
 
 import msgspec
 
-from flowdist.control.protocol.events import GpuFailed, InventoryItem, ReplicaExited, ReplicaStartsCold, StoreLost
+from flowdist.control.protocol.events import (
+    GpuFailed,
+    InventoryItem,
+    NodeStandsStill,
+    ReplicaExited,
+    ReplicaStartsCold,
+    StoreLost,
+)
 from flowdist.control.protocol.messages import Reported
 
 TEXT_MAX = 500  # characters
@@ -18,6 +25,7 @@ GPU_TEXT_MAX = 200  # characters of the reason why a GPU is bad; a node has one 
 
 _TEXTS: dict[type, tuple[str, int]] = {
     GpuFailed: ("reason", GPU_TEXT_MAX),
+    NodeStandsStill: ("who", GPU_TEXT_MAX),
     ReplicaExited: ("detail", TEXT_MAX),
     ReplicaStartsCold: ("detail", TEXT_MAX),
     StoreLost: ("detail", TEXT_MAX),

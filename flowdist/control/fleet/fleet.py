@@ -8,7 +8,8 @@ When is a member replaced?
 * Its node is lost for `REPLACE_NS`. The engine may notice that much later, or never: the member is cancelled, and its
   replacement avoids the host.
 * It is over, except if the flowdist job is over or somebody cancelled it by the engine's own means. That person wants
-  fewer members, and would cancel each replacement, too.
+  fewer members, and would cancel each replacement, too. Scaling a role, to its present size or to another, says that
+  its members are wanted again.
 * It is about to leave: the engine drains its host, its time limit comes, or its node is cordoned. The replacement is
   submitted first, and the member is cancelled when nothing runs on its node any more.
 
@@ -29,6 +30,8 @@ DRAIN_NS = MINUTE  # a host that the engine drains is emptied after this time, e
 CANCEL_NS = 30 * SECOND  # a member that is still there so long after its cancellation is cancelled again
 AVOID_NS = 60 * MINUTE  # for which no member starts on a host that has failed, as in R22
 RETRY_NS, RETRY_MAX_NS = SECOND, MINUTE  # before a replacement of a member that never joined; doubled each time
+WAITS_NS = 5 * SECOND  # for which a member waits for one reason before people are told of it
+NAMES_MAX = 6  # members that one line names
 FAILURES_MAX = 6  # members in a row that never joined, without any that has: the job is given up
 
 
@@ -59,7 +62,9 @@ class Fleet:
         orders: list[Order] = []
         for member in self.state.members:
             if not member.is_gone and member.name in seen:
+                _note_waiting(member, seen[member.name], now)
                 orders += self._update(member, seen[member.name], nodes.get(member.name), now)
+        orders += self._tell_waiting(now)
         if job.is_ending:
             return orders + [
                 order for member in self.state.members for order in self._cancel_pending(member, seen, now)
@@ -111,6 +116,19 @@ class Fleet:
             member.lost_ns = now if member.lost_ns is None else member.lost_ns
             if now - member.lost_ns >= (CANCEL_NS if seen.is_ending else REPLACE_NS):
                 yield from self._lost(member, node, now)
+
+    def _tell_waiting(self, now: int) -> Iterator[Tell]:
+        """Tell why members wait for a machine: of each member each reason once, if it lasts."""
+        names: dict[str, list[str]] = {}
+        for member in self.state.members:
+            is_new = member.waits not in ("", *member.told) and not member.ended
+            if is_new and now - member.waits_ns >= WAITS_NS:
+                member.told = (*member.told, member.waits)
+                names.setdefault(member.waits, []).append(member.name)
+        for why, waiting in names.items():
+            more = f" and {len(waiting) - NAMES_MAX} more" if len(waiting) > NAMES_MAX else ""
+            verb = "wait" if len(waiting) > 1 else "waits"
+            yield Tell(f"{', '.join(waiting[:NAMES_MAX])}{more} {verb} for a machine: {why}")
 
     def _ended(self, member: Member, seen: Seen, now: int) -> Iterator[Order]:
         """Note that a member is over although nothing had ended it here."""
@@ -185,8 +203,9 @@ class Fleet:
         for role in pool.roles:  # a member has room for its share of each role
             share = -(-self._sizes[role] // pool.max_members)
             needed = max(needed, -(-job.targets[role] // share))
-        if needed != state.target:  # the operator has scaled a role: what somebody has cancelled is wanted again
-            state.target, state.unwanted = needed, 0
+        scalings = sum(job.scalings.get(role, 0) for role in pool.roles)
+        if needed != state.target or scalings > state.scalings:  # what somebody has cancelled is wanted again
+            state.target, state.scalings, state.unwanted = needed, max(scalings, state.scalings), 0
         low = pool.min_members if needed else 0
         return max(0, min(max(needed, low), pool.max_members) - state.unwanted)
 
@@ -238,11 +257,21 @@ class Fleet:
                 continue
             if not left and 0 < state.target <= state.unwanted:
                 self.state.is_given_up = True
-                yield GiveUp(f"all members{name} were cancelled outside flowdist")
+                yield GiveUp(f"all members{name} were cancelled outside flowdist", "cancelled")
             elif state.failures >= FAILURES_MAX or (state.failures and all(not each.reference for each in members)):
                 self.state.is_given_up = True
                 last = next(each.ended for each in reversed(members) if each.ended)
-                yield GiveUp(f"{state.failures} member{'s' * (state.failures > 1)}{name} in a row never joined: {last}")
+                yield GiveUp(
+                    f"{state.failures} member{'s' * (state.failures > 1)}{name} in a row never joined: {last}", "failed"
+                )
+
+
+def _note_waiting(member: Member, seen: Seen, now: int) -> None:
+    """Note whether a member waits for a machine, since when, and why."""
+    waits = seen.reason if seen.phase == "pending" else ""
+    if waits != member.waits:
+        member.waits, member.waits_ns = waits, now
+    member.is_pending = seen.phase == "pending"
 
 
 def _nodes_by_member(nodes: Sequence[NodeSeen]) -> dict[str, NodeSeen]:

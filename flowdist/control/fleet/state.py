@@ -17,6 +17,10 @@ class Member(msgspec.Struct):
     avoid: tuple[str, ...] = ()
     reference: str = ""  # the engine's name of it; empty: it is being submitted
     host: str = ""
+    is_pending: bool = True  # it waits for a machine, or its engine has not shown it yet
+    waits: str = ""  # why it waits, in the engine's words; empty: it does not, or the engine does not say
+    waits_ns: int = 0  # since when it waits for that reason
+    told: tuple[str, ...] = ()  # the reasons that people were told of
     has_joined: bool = False  # it has brought a node since it last started
     lost_ns: int | None = None  # its node is lost since then, although the engine shows it running
     idle_ns: int | None = None  # its node has had no replica since then
@@ -35,6 +39,7 @@ class PoolState(msgspec.Struct):
     retry_ns: int = 0  # no member is submitted before
     unwanted: int = 0  # members that somebody has cancelled outside flowdist
     target: int = -1  # the size that the roles last asked for; -1: none yet
+    scalings: int = 0  # of its roles, when `unwanted` was last cleared
 
 
 class FleetState(msgspec.Struct):
@@ -55,12 +60,14 @@ class FleetState(msgspec.Struct):
 class JobSeen(msgspec.Struct, frozen=True):
     """The job as the fleet sees it: the replicas that each role wants (0 once it is over), and the members' nodes.
 
-    `is_ending`: the job ends or is over, so that no member is submitted any more.
+    `is_ending`: the job ends or is over, so that no member is submitted any more. `scalings`: by role, how often the
+    operator has scaled it.
     """
 
     targets: dict[str, int]
     nodes: tuple[NodeSeen, ...]
     is_ending: bool = False
+    scalings: dict[str, int] = {}
 
 
 def job_seen(job: JobState) -> JobSeen:
@@ -79,4 +86,5 @@ def job_seen(job: JobState) -> JobSeen:
         for name, node in job.nodes.items()
         if (member := dict(node.spec.labels).get(NODE_MEMBER, ""))
     )
-    return JobSeen(targets, nodes, job.ending is not None or job.outcome is not None)
+    scalings = {name: role.scalings for name, role in job.roles.items()}
+    return JobSeen(targets, nodes, job.ending is not None or job.outcome is not None, scalings)

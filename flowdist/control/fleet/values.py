@@ -114,9 +114,10 @@ class Tell(msgspec.Struct, frozen=True, tag=True):
 
 
 class GiveUp(msgspec.Struct, frozen=True, tag=True):
-    """Order to cancel the job, because the engine gives it no members any more."""
+    """Order to end the job, because the engine gives it no members any more, or somebody has cancelled all of them."""
 
     because: str
+    outcome: Literal["cancelled", "failed"]
 
 
 Order = Submit | Cancel | Drain | Tell | GiveUp

@@ -22,6 +22,7 @@ from flowdist.control.incidents.recovery import claim, close, extend, join_incid
 from flowdist.control.incidents.retiring import ignore
 from flowdist.control.incidents.suspects import (
     awaited_nodes,
+    clear,
     defer,
     drop,
     forget_suspects,
@@ -55,7 +56,7 @@ def judge_recorded(job: JobState) -> None:
             case Change():
                 open_incident(job, fact.kind, fact.root, fact.reason, fact.because, closure(job, list(fact.worlds)))
             case Heard():
-                _judge_heard(job, fact.node)
+                _judge_heard(job, fact)
             case Ended():
                 _judge_answer(job, job.replicas[fact.replica])
             case _:
@@ -194,9 +195,8 @@ def _defer(
     worlds = scope_worlds(job, failure.replica, verdict.scope) if verdict.counted else [own_world]
     seeds = closure(job, worlds) if verdict.counted else worlds
     lost = {failure.replica: failure.why}
-    root = str(failure.replica)
     open_incident(
-        job, failure.kind, root, failure.reason, because, seeds, lost=lost, deferred=deferred, suspects=suspects
+        job, failure.kind, failure.root, failure.reason, because, seeds, lost=lost, deferred=deferred, suspects=suspects
     )
 
 
@@ -206,14 +206,14 @@ def _conclude(job: JobState, failure: Failure, part_of: Incident | None, verdict
     A restart is part of the open incident `part_of`, or opens an incident. A failure that no incident caused counts
     against its node (R22).
     """
-    if part_of is None:
+    if part_of is None and not failure.world:
         blame(job, job.replicas[failure.replica], failure.kind, failure.at_ns)
     if verdict.action != "restart":
         _end(job, failure, verdict, len(job.incidents) + 1)
         return
-    worlds = scope_worlds(job, failure.replica, verdict.scope)
-    if part_of is not None and part_of.is_open:
-        join_incident(job, part_of, failure, closure(job, worlds))
+    worlds = closure(job, scope_worlds(job, failure.replica, verdict.scope))
+    if part_of is not None and part_of.is_open and not _is_apart(part_of, worlds):
+        join_incident(job, part_of, failure, worlds)
         return
     because = verdict.because
     if part_of is not None:
@@ -221,14 +221,23 @@ def _conclude(job: JobState, failure: Failure, part_of: Incident | None, verdict
     open_incident(
         job,
         failure.kind,
-        str(failure.replica),
+        failure.root,
         failure.reason,
         because,
-        closure(job, worlds),
+        worlds,
         lost={failure.replica: failure.why},
         payer=failure.replica.role,
         verdict=verdict,
     )
+
+
+def _is_apart(incident: Incident, worlds: Iterable[WorldName]) -> bool:
+    """Return whether these worlds can restart without those of an incident, which is starting its own again.
+
+    They were not ordered to stop with them, as a caller of a service whose gate says "reconnect". If they joined the
+    incident, all of it would have to stop once more (R6): the service would be stopped again because its callers fail.
+    """
+    return incident.phase == "starting" and incident.worlds.keys().isdisjoint(worlds)
 
 
 def _end(job: JobState, failure: Failure, verdict: Verdict, number: int, because: str = "") -> None:
@@ -256,14 +265,14 @@ def _end(job: JobState, failure: Failure, verdict: Verdict, number: int, because
     begin_ending(job, "failed", *(first or (f"{failure.reason}; {verdict.because}", failure.replica.role)))
 
 
-def _judge_heard(job: JobState, name: NodeName) -> None:
+def _judge_heard(job: JobState, heard: Heard) -> None:
     """Remove a node, which the controller has heard from, from the suspects of every open incident.
 
     Deferred failures that waited for this node alone are judged.
     """
     for incident in job.open_incidents():
-        if incident.suspects.pop(name, None) is not None:
-            conclude_resolved(job, incident, f"{name} is heard again")
+        if clear(job, incident, heard.node, heard.up_ns):
+            conclude_resolved(job, incident, f"{heard.node} is heard again")
 
 
 def _judge_answer(job: JobState, replica: Replica) -> None:
@@ -330,7 +339,7 @@ def conclude_deferred(job: JobState, incident: Incident, resolved: Iterable[Defe
         if _may_be_excused(job, failure, verdict):
             defer(job, incident, deferred._replace(is_final=True, blocks=True, awaits_upstream=True), ())
             continue
-        if not deferred.caused and replica.node is not None:
+        if not deferred.caused and not failure.world and replica.node is not None:
             blame(job, replica, failure.kind, failure.at_ns)
         if verdict.action != "restart":
             _end(job, failure, verdict, incident.number, because)

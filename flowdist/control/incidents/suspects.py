@@ -8,7 +8,8 @@ until its *suspects* are resolved. Suspects are the nodes that ran a peer of the
 replica depends on, and may have died before it. Each of them is resolved in one of four ways:
 
 * it *answers*: everything of the incident on that node has ended. A dead node reports nothing;
-* it is *heard*: the agent connects again, or a suspected node sends a heartbeat;
+* it is *heard*: the agent connects again, or a suspected node sends a heartbeat with an answer that the controller
+  gave after the failure. An older one may have been sent before the node fenced, and have been on its way since;
 * the *answer deadline* passes, and the node is not suspected: it has sent a heartbeat after the failure;
 * it is *lost*. Then the failure follows from that loss. It costs nothing, and its worlds restart with the lost ones.
 
@@ -66,13 +67,29 @@ def note_suspected(job: JobState, name: NodeName) -> None:
         job.suspected[name] = None
 
 
-def note_heard(job: JobState, name: NodeName) -> None:
-    """Record that the controller has heard from the node: it is not suspected any more.
+def note_heard(job: JobState, name: NodeName, up_ns: int) -> None:
+    """Record that the node is not suspected any more: it ran what it ran at the time `up_ns`.
 
     `judge_recorded` then clears it of suspicion in the open incidents.
     """
     job.suspected.pop(name, None)
-    job.facts.append(Heard(name))
+    job.facts.append(Heard(name, up_ns))
+
+
+def clear(job: JobState, incident: Incident, name: NodeName, up_ns: int) -> bool:
+    """Clear a node, which ran what it ran at the time `up_ns`, of suspicion in the incident; return whether it is.
+
+    It is not if a failure came later than that: the node may have fenced in between, and this sign of it was on its way
+    since. Then the answer deadline decides.
+    """
+    if name not in incident.suspects:
+        return False
+    last = incident.deferred[-1].failure.at_ns
+    if last > up_ns:
+        job.due.set_once(Due("answer", str(incident.number)), max(job.now, last + job.graph.options.suspect_after_ns))
+        return False
+    del incident.suspects[name]
+    return True
 
 
 def suspects_of(job: JobState, failure: Failure, verdict: Verdict, part_of: Incident | None) -> list[NodeName]:

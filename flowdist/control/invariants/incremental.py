@@ -233,7 +233,6 @@ class _Keys:
                 world.incident,
                 world.retiring,
                 world.members,
-                world.stalled_with_output,
             )
             key = (*what, world.notice is None, *world.counts.values(), *world.stalls.values())
             if known.get(name) != key:

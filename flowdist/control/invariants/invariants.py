@@ -220,7 +220,7 @@ def _check_pool(job: JobState, world: World) -> None:
         if replica.stalled:
             silent.append(replica)
     assert counts == world.counts, f"{world.name}: miscounted, it is {counts}"
-    if silent or world.stalled_with_output or any(world.stalls.values()):
+    if silent or any(world.stalls.values()):
         _check_stalls(world, silent)
 
 
@@ -243,11 +243,8 @@ def _names(ids: list[ReplicaId]) -> str:
 
 def _check_stalls(world: World, silent: list[Replica]) -> None:
     stalls = Counter([replica.stalled for replica in silent])
-    spoken = sum([replica.had_output for replica in silent])
     assert all(replica.phase in UP_PHASES for replica in silent), f"of {world.name} something stalls that is down"
-    assert (stalls, spoken) == (world.stalls, world.stalled_with_output), (
-        f"the stalls of {world.name} are miscounted: {stalls}"
-    )
+    assert stalls == world.stalls, f"the stalls of {world.name} are miscounted: {stalls}"
 
 
 def _check_running(job: JobState, world: World, members: list[Replica]) -> None:

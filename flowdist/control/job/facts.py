@@ -17,6 +17,9 @@ class Failure(NamedTuple):
 
     The replica failed by itself, or it was lost with something else: then the failure is an item of `Loss.lost`. `why`
     is one line for the user, such as `exit code 3: ValueError: bad shape`.
+
+    If a world hangs, and several of its members may be the one that does, `world` is its name: `replica` is then one of
+    these, and neither it nor its node is blamed.
     """
 
     replica: ReplicaId
@@ -28,11 +31,17 @@ class Failure(NamedTuple):
     at_ns: int = 0
     was_told: bool = False  # the controller had ordered it to stop before its failure was reported
     has_timed_out: bool = False  # its process group gave up a collective, for which a member of its world never came
+    world: WorldName = ""
+
+    @property
+    def root(self) -> str:
+        """Return the name of what has failed: the replica, or its world if it is not known which member has."""
+        return self.world or str(self.replica)
 
     @property
     def reason(self) -> str:
         """Return the failure as one sentence for notices: `trainer/1 failed on node1: exit code 3: ...`."""
-        return f"{self.replica} failed on {self.node}: {self.why}"
+        return f"{self.world}: {self.why}" if self.world else f"{self.replica} failed on {self.node}: {self.why}"
 
 
 class Loss(NamedTuple):
@@ -75,6 +84,7 @@ class Heard(NamedTuple):
     """Sign that a node is not lost: a heartbeat after the node was suspected, or a join."""
 
     node: NodeName
+    up_ns: int  # when the node ran what it ran
 
 
 class Ended(NamedTuple):
@@ -118,6 +128,26 @@ class Deferred(NamedTuple):
     awaits_upstream: bool  # its budget is used up, and an upstream may still turn out to be the cause (R7)
     awaits_steps: bool  # all of its world has to stop first: then it is known which member is furthest behind (R15)
     own: int | None = None  # number of the incident that it opened, for which a budget may pay; None: it opened none
+
+
+class OldRestore(NamedTuple):
+    """Generation of a world that has restored an older checkpoint than the latest one, at `at_ns` (ns).
+
+    `step` is the first one that `replica` reported as done, and `committed` that of the latest checkpoint.
+    """
+
+    at_ns: int
+    world: WorldName
+    generation: int
+    replica: ReplicaId
+    step: int
+    committed: int
+
+    @property
+    def text(self) -> str:
+        """Return it as one sentence for notices."""
+        restored = f"restored step {self.step - 1} or an earlier one, although {self.committed} was committed"
+        return f"generation {self.generation} of {self.world} {restored}: {self.replica} did step {self.step} again"
 
 
 @dataclass(slots=True)

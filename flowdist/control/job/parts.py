@@ -11,7 +11,7 @@ from flowdist.control.job.facts import Charge, PastFailure
 from flowdist.control.job.phases import LIVE_PHASES, PHASES, UP_PHASES, ReplicaPhase, RoleOutcome, Stall, WorldPhase
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.events import CheckpointOffered, ReplicaExited
-from flowdist.control.protocol.ids import Addresses, NodeName, ReplicaId, WorldName
+from flowdist.control.protocol.ids import Addresses, NodeName, ProcessState, ReplicaId, WorldName
 from flowdist.graph import Gate, NodeSpec, RoleSpec
 from flowdist.graph.capacity import Capacity, Need
 
@@ -30,6 +30,7 @@ class Node:
     order: int  # ties in placement go to the lowest: listed nodes in their order, then others as they join
     free: Capacity
     usable: bool = True
+    stands_still: str = ""  # processes of flowdist there that are stopped, in words; empty: none is
     cordoned: str = ""  # why no more replicas are placed on it; empty: it is not cordoned
     cordon_cause: str = ""  # the kind of the failures that led to the cordon; empty: another reason, or no cordon
     lost_because: str = ""  # why it is not usable, without its name
@@ -41,6 +42,11 @@ class Node:
     stuck: dict[tuple[ReplicaId, int], tuple[int, ...]] = field(default_factory=dict)
     failures: list[PastFailure] = field(default_factory=list)
     bad_gpus: dict[int, str] = field(default_factory=dict)  # by number: why it is given to no replica
+
+    @property
+    def is_avoided(self) -> bool:
+        """Return whether nothing more is placed on it, although it is usable."""
+        return bool(self.cordoned or self.stands_still)
 
 
 @dataclass(slots=True)
@@ -70,7 +76,7 @@ class Replica:
     in_place: bool = False  # its last order to stop leaves its workers suspended
     stalled: Stall = ""  # what is missing (R15); empty: it has not stalled
     stalled_ns: int = 0  # when the stall was reported (ns)
-    had_output: bool = False  # it had shown output before it stalled
+    stalled_as: ProcessState = ""  # the state of its processes then
     known_addresses: Addresses = ()  # the addresses that were last sent to it
     failures: list[PastFailure] = field(default_factory=list)
     exited: ReplicaExited | None = None  # the report of its last failure; it names the worker that failed first
@@ -133,7 +139,6 @@ class World:
     checkpoints: int = 0  # how many were accepted
     counts: dict[ReplicaPhase, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
     stalls: Counter[str] = field(default_factory=Counter)  # how many replicas have stalled, by what is missing
-    stalled_with_output: int = 0  # how many of those had shown output before they stalled
 
     @property
     def up(self) -> int:
@@ -184,6 +189,7 @@ class Role:
     highest_version: int = -1  # the highest that it has ever published
     is_cold: bool = False  # a notice says that its workers are not forked
     outcome: RoleOutcome | None = None
+    scalings: int = 0  # how often the operator has set its target, to the same number or to another
     shown: tuple[bool, ...] = (False,) * 4  # started, ready, succeeded, lost: when its dependents were last marked
     has_minimum: bool = False  # whether it had its minimum when its own worlds were last marked
     seated: dict[ReplicaPhase, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))  # with a seat, by phase

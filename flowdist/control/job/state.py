@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from flowdist.control.job.candidates import CandidateIndex
 from flowdist.control.job.deadlines import Deadlines, Due
-from flowdist.control.job.facts import Charge, Fact, Failure, Incident, PastFailure
+from flowdist.control.job.facts import Charge, Fact, Failure, Incident, OldRestore, PastFailure
 from flowdist.control.job.parts import Node, Notice, Replica, Role, World
 from flowdist.control.job.phases import LIVE_PHASES, OVER_PHASES, PHASES, UP_PHASES, ReplicaPhase, Stall, WorldPhase
 from flowdist.control.protocol.effects import Effect, Level, Notify, Outcome, StopReplica
@@ -64,6 +64,7 @@ class JobState:
     candidate_indexes: list[CandidateIndex] = field(default_factory=list)  # one for each need and placement of a role
     incidents: list[Incident] = field(default_factory=list)
     open: dict[int, None] = field(default_factory=dict)  # numbers of the open incidents
+    restores: list[OldRestore] = field(default_factory=list)  # generations that went back behind their checkpoint
     due: Deadlines = field(default_factory=Deadlines)
     admitted: bool = False  # the minima of all roles have been placed once (R2)
     epoch: int = 1
@@ -165,22 +166,19 @@ class JobState:
         replica.phase = phase
         self.touch(world)
 
-    def set_stalled(self, replica: Replica, by: Stall, had_output: bool = False) -> None:
+    def set_stalled(self, replica: Replica, by: Stall) -> None:
         """Record whether a replica has stalled, and update the counts of its world. No other function does.
 
         Args:
             replica: The replica.
             by: What is missing: "progress", "output" or "start". Empty: the replica has not stalled.
-            had_output: The replica had shown output before it stalled.
         """
         world = self.worlds[replica.world]
         if replica.stalled:
             world.stalls[replica.stalled] -= 1
-            world.stalled_with_output -= replica.had_output
-        replica.stalled, replica.had_output = by, had_output
+        replica.stalled = by
         if by:
             world.stalls[by] += 1
-            world.stalled_with_output += had_output
 
     def end_attempt(self, replica: Replica, phase: ReplicaPhase = "gone") -> None:
         """Record that nothing of the replica's attempt runs: set its phase, and drop its readiness deadline."""
@@ -214,6 +212,7 @@ class JobState:
         signal: str | None = None,
         was_told: bool = False,
         has_timed_out: bool = False,
+        world: WorldName = "",
     ) -> None:
         """Record that a replica failed by itself, now, on its node, as a fact that `judge_recorded` will judge.
 
@@ -227,10 +226,11 @@ class JobState:
             signal: Without SIG, for the kind "signal".
             was_told: The controller had ordered the replica to stop before.
             has_timed_out: Its process group gave up a collective.
+            world: Its world, if it is not known which of several members has failed.
         """
         replica.member_since = 0
         self.facts.append(
-            Failure(replica.id, kind, why, exit_code, signal, replica.node, self.now, was_told, has_timed_out)
+            Failure(replica.id, kind, why, exit_code, signal, replica.node, self.now, was_told, has_timed_out, world)
         )
 
     def emit(self, effect: Effect) -> None:

@@ -16,7 +16,7 @@ from flowdist.control.membership.gpus import exclude_bad_gpus, lose_gpu
 from flowdist.control.placement.bad_nodes import cordon_flapping
 from flowdist.control.placement.placement import forget_ports, unplace, update_free
 from flowdist.control.protocol.effects import AskStep, OpenStore, StopAtStep, StopReplica, TellPeers
-from flowdist.control.protocol.events import GpuFailed, InventoryItem, NodeJoined, ReplicaExited
+from flowdist.control.protocol.events import GpuFailed, InventoryItem, NodeJoined, NodeStandsStill, ReplicaExited
 from flowdist.control.protocol.ids import NODE_RANK, NodeName, is_unnamed, unnamed_of_rank
 from flowdist.graph import FailureKind
 from flowdist.graph.capacity import offered, subtract, without
@@ -103,6 +103,23 @@ def warmed_up(job: JobState, name: NodeName) -> None:
     if name in job.warming:
         del job.warming[name]
         job.placement_changed = True
+
+
+def note_still(job: JobState, event: NodeStandsStill) -> None:
+    """Record that processes of flowdist on a node stand still, or go on; nothing is placed there meanwhile.
+
+    What runs there is left alone: it may well work. The event of a node that is lost is ignored.
+    """
+    node = job.nodes.get(event.node)
+    if node is None or not node.usable or node.stands_still == event.who:
+        return
+    node.stands_still = event.who
+    update_free(job, event.node)
+    if event.who:
+        text = f"{event.node}: {event.who} is stopped, by SIGSTOP or a debugger; nothing new is placed there"
+        job.notify(text, "warning")
+    else:
+        job.notify(f"{event.node}: no process of flowdist is stopped any more")
 
 
 def _reconcile(job: JobState, event: NodeJoined) -> list[InventoryItem]:

@@ -25,7 +25,7 @@ def apply_operation(job: JobState, event: Operation) -> None:
         case ev.ScaleRequested():
             _scale(job, event)
         case ev.CancelRequested():
-            begin_ending(job, "cancelled", event.reason)
+            begin_ending(job, event.outcome, event.reason)
             if event.now:
                 hurry(job)
         case ev.DrainRequested():
@@ -54,7 +54,7 @@ def _scale(job: JobState, event: ev.ScaleRequested) -> None:
     if why := why_no_size(role.spec, event.replicas):
         job.notify(f"scale {event.role}={event.replicas} is refused: {why}", "refused")
         return
-    role.target = event.replicas
+    role.target, role.scalings = event.replicas, role.scalings + 1
     job.notify(f"{event.role}: scaled to {event.replicas} replica{'s' * (event.replicas != 1)} by the operator")
     if role.spec.gang:
         _scale_gang(job, job.worlds[role.worlds[0]], role)

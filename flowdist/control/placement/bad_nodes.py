@@ -128,7 +128,7 @@ def moves_away(job: JobState, replica: Replica, name: NodeName) -> bool:
     room.
     """
     bad = avoided(job, replica)
-    if name not in bad and not job.nodes[name].cordoned:
+    if name not in bad and not job.nodes[name].is_avoided:
         return False
     role = job.role_of(replica.id)
     return Chooser(job, role, dict.fromkeys([name, *bad])).take() is not None

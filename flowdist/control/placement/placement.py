@@ -75,8 +75,8 @@ def forget_ports(replica: Replica) -> None:
 
 
 def takes_more(node: Node) -> bool:
-    """Return whether replicas may be placed on the node: it is usable and not cordoned."""
-    return node.usable and not node.cordoned
+    """Return whether replicas may be placed on the node: it is usable, not cordoned, and does not stand still."""
+    return node.usable and not node.is_avoided
 
 
 def update_free(job: JobState, name: NodeName) -> None:
@@ -385,6 +385,8 @@ def explain(job: JobState, role: Role, shown: int = 4) -> str:
     parts = []
     for _, n in job.usable[:shown]:
         node = job.nodes[n]
+        if node.stands_still:
+            parts.append(f"{n} stands still ({node.stands_still} is stopped)")
         if node.cordoned:
             parts.append(f"{n} is cordoned ({node.cordoned})")
         elif refused := refusal(node, role.spec.placement):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, get_args
 import msgspec
 
 from flowdist.control.protocol.effects import StartReplica
-from flowdist.control.protocol.ids import Activity, Addresses, ExitCause, OfAttempt, WorldName
+from flowdist.control.protocol.ids import Activity, Addresses, ExitCause, OfAttempt, ProcessState, WorldName
 from flowdist.control.protocol.messages import ToAgent, ToController
 from flowdist.graph import FailureKind
 
@@ -38,7 +38,7 @@ class WorkersSpawned(OfAttempt, frozen=True, tag=True):
 
 
 class SpawnedCold(OfAttempt, frozen=True, tag=True):
-    """Workers of the attempt that should be forked by a fork server are new interpreters; `detail` says why."""
+    """Workers of the attempt that should be forked from a prefix are new interpreters; `detail` says why."""
 
     detail: str
 
@@ -137,10 +137,12 @@ class WorkerOffered(OfAttempt, frozen=True, tag=True):
 class SignsSeen(OfAttempt, frozen=True, tag=True):
     """The driver's answer to LookForSigns: when a worker of the attempt wrote output last.
 
-    The time is on the agent's clock, in ns; None: no worker has written any.
+    The time is on the agent's clock, in ns; None: no worker has written any. `state` is that of a process of its
+    workers: "stopped" (by SIGSTOP or a debugger) before "zombie" before "uninterruptible".
     """
 
     output_ns: int | None = None
+    state: ProcessState = ""
 
 
 class WorkersAsked(OfAttempt, frozen=True, tag=True):
@@ -199,6 +201,12 @@ class GpuFaulted(msgspec.Struct, frozen=True, tag=True):
     xid: int = 0
 
 
+class StoodStill(msgspec.Struct, frozen=True, tag=True):
+    """Processes of flowdist on this node are stopped: `who` is that of `events.NodeStandsStill`; empty: none is."""
+
+    who: str = ""
+
+
 class LeaveRequested(msgspec.Struct, frozen=True, tag=True):
     """The agent got SIGTERM: it stops its workers, then leaves the job."""
 
@@ -237,6 +245,7 @@ AgentInput = (
     | StoreExited
     | PreemptionNoticed
     | GpuFaulted
+    | StoodStill
     | LeaveRequested
     | AgentTimePassed
     | ToAgent
@@ -273,7 +282,7 @@ class LeaveGeneration(OfAttempt, frozen=True, tag=True):
 
 
 class HurrySpawn(OfAttempt, frozen=True, tag=True):
-    """Give up starting workers of the attempt that still wait, for a GPU or a fork server: the attempt is to end."""
+    """Give up starting workers of the attempt that still wait, for a GPU or a prefix: the attempt is to end."""
 
 
 class SignalWorkers(OfAttempt, frozen=True, tag=True):

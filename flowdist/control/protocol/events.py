@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
 
-from flowdist.control.protocol.ids import Activity, ExitCause, NodeName, OfAttempt, ReplicaId, WorldName
+from flowdist.control.protocol.ids import (
+    Activity,
+    ExitCause,
+    NodeName,
+    OfAttempt,
+    ProcessState,
+    ReplicaId,
+    WorldName,
+)
 from flowdist.graph import FailureKind, NodeSpec
 
 if TYPE_CHECKING:
@@ -97,6 +105,17 @@ class NodeSilent(msgspec.Struct, frozen=True, tag=True):
     node: NodeName
 
 
+class NodeStandsStill(msgspec.Struct, frozen=True, tag=True):
+    """Processes of flowdist on the node are stopped, by SIGSTOP or a debugger: `who` names them, with their numbers.
+
+    Empty: they go on. Without its spawner a node can neither start nor end workers, nor notice their end; without its
+    guardian nothing ends the node if its agent dies.
+    """
+
+    node: NodeName
+    who: str = ""
+
+
 class GpuFailed(msgspec.Struct, frozen=True, tag=True):
     """A GPU of the node has an error; `gpu` is its number there, and `reason` says in words what is wrong.
 
@@ -110,9 +129,14 @@ class GpuFailed(msgspec.Struct, frozen=True, tag=True):
 
 
 class NodeHeard(msgspec.Struct, frozen=True, tag=True):
-    """A suspected or silent node sent a heartbeat. A suspected one is up; a silent one is lost until it joins anew."""
+    """A suspected or silent node sent a heartbeat. A suspected one is up; a silent one is lost until it joins anew.
+
+    `up_ns` is when the node ran for certain what it ran, because its agent has returned an answer of that time; None:
+    now. The heartbeat may have been on its way since.
+    """
 
     node: NodeName
+    up_ns: int | None = None
 
 
 class StoreOpened(msgspec.Struct, frozen=True, tag=True):
@@ -138,7 +162,7 @@ class ReplicaStarted(OfAttempt, frozen=True, tag=True):
 
 
 class ReplicaStartsCold(OfAttempt, frozen=True, tag=True):
-    """Workers of the replica that should be forked by a fork server are new interpreters; `detail` says why."""
+    """Workers of the replica that should be forked from a prefix are new interpreters; `detail` says why."""
 
     detail: str
 
@@ -211,14 +235,15 @@ class ReplicaStalled(OfAttempt, frozen=True, tag=True):
     """The workers of the replica showed no sign of life for `hang_after`, or no progress within `start_timeout` (R15).
 
     `by` is the sign that is missing, `for_ns` the limit that has passed, and `step` the last step of the least advanced
-    worker (-1: none). `was_seen`: there was such a sign before, or steps were counted. A rank that never prints is not
-    stalled by its silence alone.
+    worker (-1: none). `was_seen`: there was such a sign before, or steps were counted. `state` is that of a process of
+    its workers: the most telling one.
     """
 
     by: Literal["progress", "output", "start"]
     for_ns: int
     step: int = -1
     was_seen: bool = True
+    state: ProcessState = ""
 
 
 class ReplicaRevived(OfAttempt, frozen=True, tag=True):
@@ -285,10 +310,14 @@ class ControllerStarted(msgspec.Struct, frozen=True, tag=True):
 
 
 class CancelRequested(msgspec.Struct, frozen=True, tag=True):
-    """The operator wants the job to end. `now`: every worker is killed at once, without grace."""
+    """The operator wants the job to end, or the engine gives it no hosts: then its `outcome` is that it has failed.
+
+    `now`: every worker is killed at once, without grace.
+    """
 
     reason: str = "cancelled by the operator"
     now: bool = False
+    outcome: Literal["cancelled", "failed"] = "cancelled"
 
 
 class TimePassed(msgspec.Struct, frozen=True, tag=True):
@@ -324,6 +353,7 @@ Event = (
     | NodeSilent
     | NodeHeard
     | GpuFailed
+    | NodeStandsStill
     | StoreOpened
     | StoreLost
     | CheckpointOffered

@@ -22,6 +22,7 @@ class ReplicaId(NamedTuple):
 NodeName = str
 WorldName = str  # the role of a gang, `ps/0` for a replica that is a world of its own
 ExitCause = Literal["", "collective_timeout"]  # of the end of a worker, as far as the driver recognises it
+ProcessState = Literal["", "stopped", "zombie", "uninterruptible"]  # of a worker; empty: any other, or unknown
 Activity = Literal["saving", "restoring"]  # what workers spend time on besides steps
 Addresses = tuple[tuple[str, str], ...]  # ("ps:rpc", "host:port,host:port"): all replicas of a role, in order
 

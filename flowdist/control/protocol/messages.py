@@ -20,6 +20,7 @@ from flowdist.control.protocol.events import (
     CheckpointOffered,
     GpuFailed,
     InventoryItem,
+    NodeStandsStill,
     NodeWarm,
     StoreLost,
     StoreOpened,
@@ -30,7 +31,7 @@ from flowdist.graph import NodeSpec
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-Reported = AttemptEvent | NodeWarm | StoreOpened | StoreLost | CheckpointOffered | GpuFailed
+Reported = AttemptEvent | NodeWarm | StoreOpened | StoreLost | CheckpointOffered | GpuFailed | NodeStandsStill
 
 Reporter = Callable[[Reported], None]  # sends an event to the controller
 
@@ -60,9 +61,12 @@ class Heartbeat(FromAgent, frozen=True, tag=True):
     """A sign of life of the agent, which Acked or Rejoin answers.
 
     `sent_ns` is on the agent's own clock. Acked returns it, so that the clocks of agent and controller need not agree.
+    In the same way `answered_ns` is the `at_ns` of the last answer that has reached the agent, on the controller's
+    clock; 0: none has. A heartbeat may be on its way for long: only this shows when its agent still ran what it ran.
     """
 
     sent_ns: int
+    answered_ns: int = 0
 
 
 class Report(FromAgent, frozen=True, tag=True):
@@ -89,9 +93,13 @@ class FromController(msgspec.Struct, frozen=True):
 
 
 class Acked(FromController, frozen=True, tag=True):
-    """The answer to the Join or Heartbeat that the agent sent at `sent_ns`: its lease counts from that time (R19)."""
+    """The answer to the Join or Heartbeat that the agent sent at `sent_ns`: its lease counts from that time (R19).
+
+    `at_ns` is the time of the answer on the controller's clock, for the agent to return with its next heartbeat.
+    """
 
     sent_ns: int
+    at_ns: int = 0
 
 
 class Rejoin(FromController, frozen=True, tag=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+from flowdist.dsl.check.limits import check_limits, check_limits_of_job
 from flowdist.dsl.check.room import check_fits, check_minima
 from flowdist.dsl.problems.problem import Problems, did_you_mean
 from flowdist.dsl.read.commands import macros_of
@@ -34,7 +35,9 @@ def check_graph(topology: Topology, graph: RoleGraph, problems: Problems) -> Non
         check_placement(fields, spec, graph)
         check_parallel(fields, specs[spec.name], graph)
         _check_start_timeout(fields, spec)
+        check_limits(fields, spec)
     check_minima(topology, graph, problems)
+    check_limits_of_job(topology, graph, problems)
     _check_can_end(topology, graph, problems)
 
 

@@ -4,8 +4,9 @@
 goes wrong if it does not: a sentence with both values, what to write instead, and a scene that the simulator plays to
 show it. FD1xx is a value that can never work. FD3xx goes wrong only in the case that the sentence names.
 
-What a workload says about start-up, steps and checkpoints is the user's own number. Rules about it do not judge a role
-without a workload, whose defaults are a guess: workers of a real run may start faster, and save in another time.
+What a workload says about start-up, steps and checkpoints is the user's own number. Rules about it (`OF_WORKLOAD`) do
+not judge a role without a workload, whose defaults are a guess: workers of a real run may start faster, and save in
+another time.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ def find(graph: RoleGraph) -> Iterator[Finding]:
         if graph.roles and (found := rule(graph)) is not None:
             yield found
     for spec in graph.roles:
-        yield from (found for rule in RULES if (found := rule(graph, spec)) is not None)
+        rules = [rule for rule in RULES if not is_guess(spec) or rule not in OF_WORKLOAD]
+        yield from (found for rule in rules if (found := rule(graph, spec)) is not None)
 
 
 # Rules about the options of the job.
@@ -183,7 +185,7 @@ def healthy_step_hangs(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
     hang, load = spec.hang_after_ns, spec.workload
     longest = _longest_gap_ns(spec)
     begins = begins_ns(spec) + load.restore_ns
-    if hang is None or spec.kind != "task" or is_guess(spec) or hang > max(longest, begins):
+    if hang is None or spec.kind != "task" or hang > max(longest, begins):
         return None
     step, other = f"a step of its workload takes {_text(load.step_ns)}", ("workload.step_time", load.step_ns)
     if hang > longest:
@@ -208,7 +210,7 @@ def healthy_step_hangs(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
 def first_step_too_late(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
     """FD180, and FD328 where only a restart with a checkpoint takes too long: `start_timeout` before the first step."""
     limit, load = spec.start_timeout_ns, spec.workload
-    if limit is None or spec.kind != "task" or is_guess(spec):
+    if limit is None or spec.kind != "task":
         return None
     for code, restore in ("FD180", 0), ("FD328", load.restore_ns):
         first = begins_ns(spec) + restore
@@ -237,7 +239,7 @@ def first_step_too_late(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
 def ready_too_late(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
     """FD181, and FD328 where only a restart with a checkpoint takes too long: `ready_timeout` before readiness."""
     limit, load = spec.ready_timeout_ns, spec.workload
-    if spec.ready is None or is_guess(spec):
+    if spec.ready is None:
         return None
     restore = load.restore_ns if spec.kind == "task" else 0
     if limit > load.startup_ns + restore:
@@ -265,7 +267,7 @@ def drain_saves_nothing(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
     need, world = leave_ns(spec), graph.world_of(spec.name)
     mates = [other for other in graph.roles if other.name in world.roles] if world is not None else [spec]
     drain = max(mate.drain_ns for mate in mates)
-    if spec.kind != "task" or is_guess(spec) or drain >= need:
+    if spec.kind != "task" or drain >= need:
         return None
     message = (
         f"drain={_text(drain)} is too short to save when a node is drained: up to {_text(need)} pass until the step is "
@@ -329,7 +331,7 @@ def _by_start_up(graph: RoleGraph, spec: RoleSpec, policy: RestartPolicy) -> Fin
 def backoff_never_grows(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
     """FD335: the series of back-offs begins anew within each start-up, so no restart ever waits (R10)."""
     policy = spec.restart
-    if policy is None or is_guess(spec) or policy.max_restarts < 2 or not policy.backoff_ns:
+    if policy is None or policy.max_restarts < 2 or not policy.backoff_ns:
         return None
     waits = ("backoff_ns", "backoff_max_ns", "backoff_reset_ns")
     up, reset = begins_ns(spec), policy.backoff_reset_ns
@@ -432,3 +434,4 @@ RULES: tuple[Callable[[RoleGraph, RoleSpec], Finding | None], ...] = (
     budget_never_ends,
     backoff_never_grows,
 )
+OF_WORKLOAD = (healthy_step_hangs, first_step_too_late, ready_too_late, drain_saves_nothing, backoff_never_grows)

@@ -37,6 +37,7 @@ PLAIN = (str, int, float, PurePath)  # types of values that stand for their text
 DOUBLE = "name.double"  # marked as wrong for roles whose name is that of an earlier role
 GPUS_MAX = 1024  # of one node
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")  # usable as a host name
+PART_NAME = re.compile(r"[a-z]([a-z0-9_-]{0,61}[a-z0-9])?")  # of a topology or a role: usable as a folder, too
 
 _SIZE = re.compile(r"(?:(\d+):)?(\d+)(?:x(\d+))?")  # replicas as users write them: `2:4x2`
 

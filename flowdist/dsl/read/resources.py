@@ -40,7 +40,7 @@ class NamedResources:
             problems.error("FD134", message, help, topology.site.place("resources"))
             problems.mark_wrong(self._owner, "resources")
             own = {}
-        self._own, self._shared = own, _load_shared(folder, problems)
+        self._own, self._shared = own, shared_sizes(folder, problems)
 
     def read(self, fields: Fields) -> Resources:
         """Return the resources of one replica of a role; its own `cpu`, `gpu` and `memory` win over the named size."""
@@ -98,7 +98,7 @@ class NamedResources:
         return is_wrong(self._owner, "resources") or is_wrong(FILE, name)
 
 
-def _load_shared(folder: Path, problems: Problems) -> Mapping[str, Resources]:
+def shared_sizes(folder: Path, problems: Problems) -> Mapping[str, Resources]:
     """Return the sizes of the nearest `flowdist.toml` by name; empty if there is none.
 
     A file that cannot be read adds an error and returns an empty mapping. Each wrong entry adds an error, too.

@@ -15,6 +15,7 @@ from flowdist.control.fleet.values import Launch
 from flowdist.engines.jobset import pods
 from flowdist.engines.jobset.in_image import graph_in_image
 from flowdist.engines.jobset.options import JobSetOptions
+from flowdist.engines.jobset.pod_template import TTL, merged, read_template
 from flowdist.engines.jobset.yaml_text import Document, to_yaml
 from flowdist.graph import RoleGraph, encode_graph
 
@@ -44,7 +45,7 @@ def member_jobset(launch: Launch, options: JobSetOptions) -> Document:
     """
     words = re.sub(r"[^a-z0-9]+", "-", launch.title.lower()).lstrip("-0123456789")
     title = words[:TITLE_MAX].strip("-")
-    member = _replicated(MEMBER, 1, _job(pods.launched_pod(launch, options), 0, []))
+    member = _replicated(MEMBER, 1, _job(pods.launched_pod(launch, options), template_of(options), 0, []))
     gone = {"name": "memberFails", "action": "FailJobSet", "targetReplicatedJobs": [MEMBER]}
     spec: Document = {
         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
@@ -58,11 +59,19 @@ def member_jobset(launch: Launch, options: JobSetOptions) -> Document:
     return document
 
 
-def manifest_text(graph: RoleGraph, options: JobSetOptions) -> str:
-    """Return the manifests as one file for `kubectl apply -f`, with a comment that says what else it needs."""
+def manifest_text(graph: RoleGraph, options: JobSetOptions, found: list[Document], form: str, system: str) -> str:
+    """Return the manifests as one file for `kubectl apply -f`, with a comment that says what else it needs.
+
+    Args:
+        graph: The compiled topology.
+        options: The options of the export.
+        found: The manifests.
+        form: The word of --to.
+        system: What they are for, with its version.
+    """
     namespace = f" -n {options.namespace}" if options.namespace else ""
     head = [
-        f"Job {options.name!r} for JobSet {JOBSET_VERSION}, written by flowdist export --to jobset. docs/kubernetes.md",
+        f"Job {options.name!r} for {system}, written by flowdist export --to {form}. docs/kubernetes.md",
         "explains it. The cluster needs the Secret with the token that the processes of the job have in common:",
         f"  kubectl create secret generic {options.token_secret}{namespace} \\",
         '    --from-literal=token="$(head -c 32 /dev/urandom | base64)"',
@@ -72,7 +81,16 @@ def manifest_text(graph: RoleGraph, options: JobSetOptions) -> str:
         head.append(f"and the Secret {options.secret}{namespace} with the keys {', '.join(names)}.")
     if options.restart == "RestartJob":
         head.append("JobSet's controller needs the feature gate RestartJob, which is off by default.")
-    return "".join(f"# {line}\n" for line in head) + to_yaml(documents(graph, options))
+    return "".join(f"# {line}\n" for line in head) + to_yaml(found)
+
+
+def template_of(options: JobSetOptions) -> Document:
+    """Return the user's pod template; empty if there is none.
+
+    Raises:
+        TemplateRefused: The file cannot be read, or its content cannot be honoured.
+    """
+    return read_template(options.pod_template) if options.pod_template else {}
 
 
 def _document(api: str, kind: str, name: str, options: JobSetOptions, **content: Any) -> Document:
@@ -117,18 +135,20 @@ def _service(options: JobSetOptions) -> Document:
 
 def _jobset(job: pods.Job) -> Document:
     options = job.options
+    template = template_of(options)
     roles = [role.name for role in job.graph.roles]
-    replicated = [
-        _replicated(pods.CONTROLLER, 1, _job(pods.controller_pod(job), options.controller_restarts, FINAL_EXITS))
-    ]
+    controller = _job(pods.controller_pod(job), template, options.controller_restarts, FINAL_EXITS)
+    replicated = [_replicated(pods.CONTROLLER, 1, controller)]
     own_restarts = options.member_restarts if options.restart == "Pod" else 0
     for role in job.graph.roles:
-        replicated.append(_replicated(role.name, role.max_replicas, _job(pods.member_pod(job, role), own_restarts, [])))
+        member = _job(pods.member_pod(job, role), template, own_restarts, [])
+        replicated.append(_replicated(role.name, role.max_replicas, member))
     spec: Document = {
         "network": {"enableDNSHostnames": True, "subdomain": options.name, "publishNotReadyAddresses": True},
         "successPolicy": {"operator": "All", "targetReplicatedJobs": [pods.CONTROLLER]},
         "failurePolicy": _failure_policy(options, roles),
         "replicatedJobs": replicated,
+        **({TTL: template[TTL]} if TTL in template else {}),
     }
     document = _document(API, "JobSet", options.name, options, spec=spec)
     if options.queue:
@@ -154,11 +174,12 @@ def _replicated(name: str, replicas: int, job: Document) -> Document:
     return {"name": name, "replicas": replicas, "template": {"spec": job}}
 
 
-def _job(pod: Document, restarts: int, final: list[int]) -> Document:
+def _job(pod: Document, template: Document, restarts: int, final: list[int]) -> Document:
     """Return the spec of a Job of one pod.
 
     Args:
         pod: The spec of the pod.
+        template: The user's pod template, which is merged into it.
         restarts: How often the Job starts another pod after one that has failed. Pods that the cluster has taken away
             are always replaced, and do not count.
         final: Exit codes after which no other pod is started.
@@ -174,5 +195,5 @@ def _job(pod: Document, restarts: int, final: list[int]) -> Document:
         "backoffLimit": restarts,
         "podReplacementPolicy": "Failed",  # never two pods of one member
         "podFailurePolicy": {"rules": rules},
-        "template": {"spec": pod},
+        "template": merged(pod, template),
     }

@@ -39,6 +39,7 @@ class JobSetOptions(NamedTuple):
         restart: What restarts a member: JobSet's action RestartJob, or its own Job, which starts another pod.
         member_restarts: Number of restarts: of all members together with RestartJob, of each member with Pod.
         controller_restarts: Number of times that the pod of the controller is started again after it has failed.
+        pod_template: File with a pod template that is merged into all pods; empty: none.
     """
 
     image: str
@@ -56,6 +57,7 @@ class JobSetOptions(NamedTuple):
     restart: Restarts = "RestartJob"
     member_restarts: int = 100
     controller_restarts: int = 6
+    pod_template: str = ""
 
 
 def read_options(words: Sequence[str], graph: RoleGraph, *, needs_image: bool = False) -> JobSetOptions:
@@ -81,7 +83,7 @@ def read_options(words: Sequence[str], graph: RoleGraph, *, needs_image: bool = 
 
 def options_for(values: Mapping[str, str], graph: RoleGraph) -> JobSetOptions:
     """Return the options with these values, which have been checked, and defaults for all others."""
-    name = values.get("name", graph.name)
+    name = values.get("name", graph.name.replace("_", "-"))
     texts: dict[str, str] = {"image": "", "token_secret": f"{name}-token", "secret": f"{name}-secrets", **values}
     numbers = {key: int(texts.pop(key)) for key in _NUMBERS if key in texts}
     return JobSetOptions(**{**texts, "name": name}, **numbers)  # type: ignore[arg-type]

@@ -27,7 +27,7 @@ NAME_LABEL = "jobset.sigs.k8s.io/jobset-name"
 HOSTNAME_KEY = "kubernetes.io/hostname"
 
 LEAVE_S = 30  # `flowdist join` has left the job so long after the longest grace, whatever happens
-OWN_MEMORY = 512 << 20  # of the agent, the spawner and the fork servers of a member, besides its workers
+OWN_MEMORY = 512 << 20  # of the agent, the spawner and the prefixes of a member, besides its workers
 CONTROLLER_CPU, CONTROLLER_MEMORY = "500m", 1 << 30
 AWAY_S = 30  # a machine is not ready, or cannot be reached, so long before its pods are replaced
 DRAIN_SIGNAL = "USR1"  # says to `flowdist join` that its machine will be taken away

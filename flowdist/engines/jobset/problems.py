@@ -95,6 +95,14 @@ def _elsewhere(topic: Topic, role: RoleSpec) -> Iterator[Problem]:
         yield topic.problem(role.name, "workdir", message, help, is_error=False)
 
 
+def _no_dns_name(topic: Topic, role: RoleSpec) -> Iterator[Problem]:
+    """Find names that cannot be parts of names in Kubernetes, which are labels of DNS."""
+    if "_" in role.name:
+        yield topic.problem(
+            role.name, "name", "names in Kubernetes have no _", f'write "{role.name.replace("_", "-")}"'
+        )
+
+
 def _long_name(topic: Topic, role: RoleSpec, name: str) -> Iterator[Problem]:
     pod = f"{name}-{role.name}-{role.max_replicas - 1}-0{POD_SUFFIX}"
     if len(pod) > LABEL_MAX:
@@ -128,4 +136,5 @@ _RULES: tuple[Callable[[Topic, RoleSpec], Iterator[Problem]], ...] = (
     _numa,
     _out_of_memory,
     _elsewhere,
+    _no_dns_name,
 )

@@ -12,9 +12,10 @@ from flowdist.dsl.problems.problem import Problem
 from flowdist.engines.interface import EngineFailed, Topic
 from flowdist.engines.slurm.commands import call
 from flowdist.engines.slurm.limits import find_problems
+from flowdist.engines.slurm.nodes import drained, left_out
 from flowdist.engines.slurm.options import SlurmOptions
 from flowdist.engines.slurm.script import directives, script
-from flowdist.engines.slurm.states import is_drained, seen
+from flowdist.engines.slurm.states import seen
 
 LOG = "%x-%j.out"  # in the folder of logs: name and number of the job
 
@@ -44,14 +45,19 @@ class Slurm:
         return find_problems(topic, self._options)
 
     def script(self, launch: Launch) -> str:
-        """Return the batch script of a member."""
+        """Return the batch script of a member.
+
+        Raises:
+            EngineFailed: Slurm does not say which nodes it has besides those of `nodelist`.
+        """
         options = self._options.of_pool(launch.pool)
         asked = directives(
             launch.title, options, folder=self._folders.work, log=f"{self._folders.logs}/{LOG}",
-            cpu=launch.size.cpu, gpu=launch.size.gpu, memory=launch.size.memory, avoid=launch.avoid,
+            cpu=launch.size.cpu, gpu=launch.size.gpu, memory=launch.size.memory,
+            avoid=list(dict.fromkeys([*left_out(options.get("nodelist", "")), *launch.avoid])),
             requeue=self._options.requeue, notice_ns=self._options.notice_ns,
         )  # fmt: skip
-        return script(asked, launch.command)
+        return script(asked, launch.command, setup=options.get("setup", ""))
 
     def submit(self, launch: Launch) -> str:
         """Submit the job of a member and return its number."""
@@ -85,9 +91,9 @@ class Slurm:
             state, _, rest = rest.partition("|")
             host, _, reason = rest.partition("|")
             found[number] = seen(state, host, reason)
-        drained = _drained({each.host for each in found.values() if each.phase == "running" and each.host})
+        empty = drained({each.host for each in found.values() if each.phase == "running" and each.host})
         for number, each in found.items():
-            if each.phase == "running" and each.host in drained:
+            if each.phase == "running" and each.host in empty:
                 found[number] = msgspec.structs.replace(each, is_host_drained=True)
         return {number: found.get(number, Seen("ended")) for number in numbers}
 
@@ -102,11 +108,3 @@ def _listed(numbers: list[str]) -> str:
         if "Invalid job id" in error.message:  # what squeue says if it knows none of them
             return ""
         raise
-
-
-def _drained(hosts: set[str]) -> set[str]:
-    """Return which of these nodes Slurm wants empty."""
-    if not hosts:
-        return set()
-    lines = call(["sinfo", "--noheader", "--Node", f"--nodes={','.join(sorted(hosts))}", "--format=%N|%T"]).splitlines()
-    return {host for host, _, state in (line.partition("|") for line in lines) if is_drained(state)}

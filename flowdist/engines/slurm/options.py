@@ -10,12 +10,33 @@ from flowdist.errors import FlowdistError, did_you_mean
 from flowdist.graph import SECOND, parse_duration, parse_memory
 
 NOTICE_NS = 60 * SECOND
+LINES = ("setup", "sbatch")  # options that may be given several times: each one adds a line
 CONTROLLER = "controller"  # no role has this name: -o controller.partition=cpu is for the controller's own job
 _WORD = re.compile(r"[^\s\x00-\x1f]{1,500}")
 
 
 def _word(text: str) -> str:
     return "" if _WORD.fullmatch(text) else "is empty, too long, or has a space in it"
+
+
+def _line(text: str) -> str:
+    return (
+        ""
+        if re.fullmatch(r"[^\x00-\x1f]{1,2000}", text) and text.strip()
+        else "is empty, too long, or has several lines"
+    )
+
+
+def _raw(text: str) -> str:
+    """Return what is wrong with an option for sbatch that is passed on as it is; empty if nothing is.
+
+    sbatch knows a long option by any beginning of its name that no other one shares, so that `--node=2` is `--nodes`.
+    """
+    found = re.fullmatch(r"--([a-z][a-z0-9-]*)(?:=([^\x00-\x1f\"\\]{0,2000}))?", text)
+    if found is None:
+        return "is no option of sbatch in its long form, such as --comment=night, without double quotes"
+    name = found[1]
+    return next((f"sets --{own}: {help}" for own, help in SET_HERE.items() if own.startswith(name)), "")
 
 
 def _count(text: str) -> str:
@@ -46,6 +67,26 @@ def _one_of(*words: str) -> Callable[[str], str]:
     return lambda text: "" if text in words else f"is none of {', '.join(words)}"
 
 
+# What the script of a member says itself, or what would make sbatch do something else than submit it, and what to do.
+_NO = "flowdist sets it itself"
+_NEVER = "flowdist needs sbatch to submit one job at once, and to print its number"
+SET_HERE: Mapping[str, str] = {
+    **dict.fromkeys(("job-name", "nodes", "ntasks", "chdir", "output", "open-mode", "wrap"), _NO),
+    **dict.fromkeys(("array", "parsable", "wait", "test-only", "help", "usage", "version", "clusters"), _NEVER),
+    "cpus-per-task": "write -o cpus=",
+    "requeue": "write -o requeue=yes",
+    "no-requeue": "write -o requeue=no",
+    "nodefile": "write -o nodelist=",
+    "signal": "write -o notice=",
+    **{
+        name: f"write -o {name}="
+        for name in (
+            *("partition", "account", "qos", "reservation", "constraint", "exclude", "nodelist", "gres", "time", "mem"),
+            *("exclusive", "licenses", "mail-type", "mail-user"),
+        )
+    },
+}
+
 # Options of a member, which a role may have for itself, with the check of the value: the text says what is wrong.
 OF_MEMBERS: Mapping[str, Callable[[str], str]] = {
     "partition": _word,
@@ -54,12 +95,18 @@ OF_MEMBERS: Mapping[str, Callable[[str], str]] = {
     "reservation": _word,
     "constraint": _word,
     "exclude": _word,
+    "nodelist": _word,
     "gres": _word,
+    "licenses": _word,
+    "mail-type": _word,
+    "mail-user": _word,
     "time": _word,
-    "exclusive": _one_of("yes", "no"),
+    "exclusive": _one_of("yes", "no", "user", "mcs"),
     "cpus": _count,
     "mem": _memory,
     "nodes": _sizes,
+    "setup": _line,
+    "sbatch": _raw,
 }
 OF_JOB: Mapping[str, Callable[[str], str]] = {
     "controller": _one_of("here", "job"),
@@ -99,7 +146,9 @@ class SlurmOptions(NamedTuple):
 
 
 def read_options(words: Sequence[str], roles: Sequence[str]) -> SlurmOptions:
-    """Return the options that the command line gives with -o; of one that is given twice, the last one counts.
+    """Return the options that the command line gives with -o.
+
+    Of one that is given twice, the last one counts, except for those in LINES, of which each one counts.
 
     Args:
         words: Texts of the form `KEY=VALUE` or `ROLE.KEY=VALUE`.
@@ -116,10 +165,9 @@ def read_options(words: Sequence[str], roles: Sequence[str]) -> SlurmOptions:
         role, dot, key = name.rpartition(".")
         if problem := _problem(text, role if dot else None, key, value, roles):
             wrong.append(f"-o {text}: {problem}")
-        elif dot:
-            of_roles.setdefault(role, {})[key] = value
         else:
-            shared[key] = value
+            found = of_roles.setdefault(role, {}) if dot else shared
+            found[key] = f"{found[key]}\n{value}" if key in LINES and key in found else value
     if wrong:
         raise FlowdistError("; ".join(wrong), help=OPTION_HELP)
     return SlurmOptions(

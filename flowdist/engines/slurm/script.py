@@ -12,14 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from flowdist.graph import SECOND
 
-_WORDS = {  # options of members, by their names for sbatch; the others have lines of their own
-    "partition": "partition",
-    "account": "account",
-    "qos": "qos",
-    "reservation": "reservation",
-    "constraint": "constraint",
-    "time": "time",
-}
+# options of members that sbatch has by the same names; the others have lines of their own
+_SAME = ("partition", "account", "qos", "reservation", "constraint", "licenses", "mail-type", "mail-user", "time")
 MIB = 1 << 20
 NAME_MAX = 60  # characters of a job's name
 
@@ -41,14 +35,17 @@ def directives(
         folder: Folder in which the command runs.
         log: File of its output.
         cpu: Number of cores.
-        gpu: Number of GPUs, unless `gres` says it.
+        gpu: Number of GPUs, unless `gres` names some.
         memory: Bytes of memory; 0: the default of the partition.
-        avoid: Hosts on which it must not run, besides those of `exclude`.
+        avoid: Hosts on which it must not run, besides those of `exclude`, but with those that `nodelist` leaves out.
         requeue: Whether Slurm may put it back into its queue.
         notice_ns: Time before the time limit at which it gets SIGUSR1.
     """
     excluded = [*filter(None, [options.get("exclude", "")]), *avoid]
-    gres = options.get("gres") or (f"gpu:{gpu}" if gpu else "")
+    gres = options.get("gres", "")
+    if gpu and not re.search(r"(^|,)(gres[:/])?(gpu\b|none$)", gres):
+        gres = ",".join(filter(None, (gres, f"gpu:{gpu}")))
+    exclusive = options.get("exclusive", "no")
     return [
         f"--job-name={name}",
         "--nodes=1",
@@ -56,23 +53,44 @@ def directives(
         f"--cpus-per-task={cpu}",
         *([f"--gres={gres}"] if gres else []),
         *([f"--mem={-(-memory // MIB)}M"] if memory else []),
-        *(f"--{word}={options[key]}" for key, word in _WORDS.items() if key in options),
-        *(["--exclusive"] if options.get("exclusive") == "yes" else []),
+        *(f"--{name}={options[name]}" for name in _SAME if name in options),
+        *({"yes": ["--exclusive"], "no": []}.get(exclusive, [f"--exclusive={exclusive}"])),
         *([f"--exclude={','.join(excluded)}"] if excluded else []),
         f"--signal=B:USR1@{max(1, notice_ns // SECOND)}",
         "--requeue" if requeue else "--no-requeue",
         f"--chdir={folder}",
         f"--output={log}",
         "--open-mode=append",
+        *options.get("sbatch", "").splitlines(),
     ]
 
 
-def script(directives: Sequence[str], command: Sequence[str]) -> str:
-    """Return a batch script with these options for sbatch, which becomes the command."""
-    lines = ["#!/bin/sh", *(f"#SBATCH {_quoted(each)}" for each in directives)]
-    return "\n".join([*lines, f"exec {shlex.join(command)}", ""])
+def script(directives: Sequence[str], command: Sequence[str], *, setup: str = "") -> str:
+    """Return a batch script with these options for sbatch, which becomes the command.
+
+    Args:
+        directives: The options.
+        command: The command.
+        setup: Lines of bash that run before it, in a login shell: only there is `module` known everywhere.
+    """
+    lines = [*_head(directives, setup), f"exec {shlex.join(command)}", ""]
+    return "\n".join(lines)
 
 
+def _head(directives: Sequence[str], setup: str) -> list[str]:
+    """Return what a script begins with: the shell, the options for sbatch, and the set-up lines.
+
+    The job ends with the exit code of the first set-up line that fails. A failure inside of a function, such as
+    `module`, that goes on from there does not count.
+    """
+    asked = [f"#SBATCH {_quoted(each)}" for each in directives]
+    if not setup:
+        return ["#!/bin/sh", *asked]
+    return ["#!/bin/bash -l", *asked, FAILED_SETUP, *setup.splitlines(), "trap - ERR"]
+
+
+FAILED_SETUP = """\
+trap 'code=$?; echo "flowdist: a set-up line ended with exit code $code: $BASH_COMMAND" >&2; exit "$code"' ERR"""
 CONTROLLER = """\
 {command} &
 child=$!
@@ -84,10 +102,12 @@ exit "$code"
 """
 
 
-def controller_script(directives: Sequence[str], command: Sequence[str]) -> str:
-    """Return the batch script of a controller's own job: before its time limit it is requeued, and resumes the run."""
-    lines = ["#!/bin/sh", *(f"#SBATCH {_quoted(each)}" for each in directives)]
-    return "\n".join([*lines, CONTROLLER.format(command=shlex.join(command))])
+def controller_script(directives: Sequence[str], command: Sequence[str], *, setup: str = "") -> str:
+    """Return the batch script of a controller's own job: before its time limit it is requeued, and resumes the run.
+
+    Arguments as for `script`.
+    """
+    return "\n".join([*_head(directives, setup), CONTROLLER.format(command=shlex.join(command))])
 
 
 def _quoted(option: str) -> str:

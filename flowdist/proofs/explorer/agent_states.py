@@ -82,8 +82,8 @@ class AgentStates:
     def message(self, number: int, message: ToAgent) -> Reaction:
         """Have the agent handle a message of the controller, whose times are relative to now."""
         if isinstance(message, Acked):
-            sent_ns = message.sent_ns + self.known.items[number].now
-            message = msgspec.structs.replace(message, sent_ns=sent_ns)
+            now = self.known.items[number].now
+            message = msgspec.structs.replace(message, sent_ns=message.sent_ns + now, at_ns=message.at_ns + now)
         return self.send(number, message)
 
     def set_life(self, number: int, process: Process, life: Life, *events: io.AgentInput) -> Reaction:
@@ -131,7 +131,7 @@ class AgentStates:
         end = before.now + by_ns
         sends: list[ToController] = []
         if contact == "answered":
-            lease.acked(end)
+            lease.acked(end, end)
             lease.beat_at_ns = end + period
         elif contact == "refused":
             lease.refused(end)
@@ -144,7 +144,7 @@ class AgentStates:
                     sends = self._carry_out(snapshot, (io.AgentTimePassed(),))
             lease.beat_at_ns = end + period
         snapshot.now = end
-        return Reaction(self._number(snapshot), _relative(sends, end))
+        return Reaction(self._number(snapshot), self._relative(sends, end))
 
     def _after(self, number: int, snapshot: AgentState, events: tuple[io.AgentInput, ...]) -> Reaction:
         """Have the agent of `snapshot`, a changed copy of state `number`, handle the events; number the result."""
@@ -152,7 +152,7 @@ class AgentStates:
             sends = self._carry_out(snapshot, events)
         except Exception as error:  # any exception of the agent is a finding
             return Reaction(number, broken=f"the agent of {self._spec.name}: {type(error).__name__}: {error}")
-        return Reaction(self._number(snapshot), _relative(sends, snapshot.now))
+        return Reaction(self._number(snapshot), self._relative(sends, snapshot.now))
 
     def _carry_out(self, snapshot: AgentState, events: tuple[io.AgentInput, ...]) -> list[ToController]:
         """Have the agent handle the events and all that follows at once; carry out its outputs on the snapshot.
@@ -198,15 +198,19 @@ class AgentStates:
             snapshot.lives[process] = "asked"
         return io.WorkersAsked(*process, STEP)
 
+    def _relative(self, messages: list[ToController], now: int) -> tuple[ToController, ...]:
+        """Return the messages with their times relative to `now`: one in the past is negative.
 
-def _relative(messages: list[ToController], now: int) -> tuple[ToController, ...]:
-    """Return the messages with their times relative to `now`: a sending time in the past is negative."""
-    return tuple(
-        msgspec.structs.replace(message, sent_ns=message.sent_ns - now)
-        if isinstance(message, Join | Heartbeat)
-        else message
-        for message in messages
-    )
+        The agent keeps the time of the last answer on its own clock. One lease ago is as good as never.
+        """
+        oldest, relative = -self._graph.options.lease_ns, list[ToController]()
+        for message in messages:
+            if isinstance(message, Heartbeat):
+                message = msgspec.structs.replace(message, answered_ns=max(message.answered_ns - now, oldest))
+            if isinstance(message, Join | Heartbeat):
+                message = msgspec.structs.replace(message, sent_ns=message.sent_ns - now)
+            relative.append(message)
+        return tuple(relative)
 
 
 def _spawn(snapshot: AgentState, output: io.SpawnWorkers) -> None:

@@ -24,6 +24,7 @@ from flowdist.control.protocol.events import (
     Event,
     GpuFailed,
     NodeGone,
+    NodeStandsStill,
     NodeWarm,
     ReplicaAcknowledged,
     ReplicaPublished,
@@ -32,7 +33,7 @@ from flowdist.control.protocol.events import (
     TimePassed,
 )
 from flowdist.control.protocol.ids import NodeName
-from flowdist.control.protocol.messages import Heartbeat, Join, Leave, Preempted, Report, ToAgent, ToController
+from flowdist.control.protocol.messages import Acked, Heartbeat, Join, Leave, Preempted, Report, ToAgent, ToController
 from flowdist.graph import RoleGraph, VersionEdge
 from flowdist.proofs.explorer.common import START_NS, Numbered, Process
 from flowdist.proofs.explorer.copies import Keys, copy_of, digest_of
@@ -169,7 +170,7 @@ class ControllerStates:
         return Outlook(False, job.outcome, waits, deadline_ns, silence, watch, tuple(detector._suspected))
 
 
-_WITHOUT_ATTEMPT = StoreOpened | StoreLost | CheckpointOffered | NodeWarm | GpuFailed
+_WITHOUT_ATTEMPT = StoreOpened | StoreLost | CheckpointOffered | NodeWarm | GpuFailed | NodeStandsStill
 
 
 def _is_of_ended_attempt(snapshot: ControllerState, trigger: Trigger) -> bool:
@@ -240,14 +241,22 @@ class _Handling:
         assert fresh.state == self._snapshot.controller.state, "a replay leads to another state"
 
     def _receive(self, message: ToController) -> None:
-        """Pass a message of an agent to the sessions, collect the answers, and handle the events that follow."""
+        """Pass a message of an agent to the sessions, collect the answers, and handle the events that follow.
+
+        Times in messages are relative to now.
+        """
         sessions, node = self._snapshot.sessions, message.node
-        heard = sessions.hear(message, self._snapshot.now)
+        now = self._snapshot.now
+        if isinstance(message, Heartbeat):
+            message = msgspec.structs.replace(message, answered_ns=message.answered_ns + now)
+        heard = sessions.hear(message, now)
         if isinstance(message, Join) and heard.answers:
             self.registers = True
             if self._snapshot.controller.state.outcome is not None:
                 self.sends.append((node, sessions.dismiss(node)))
-        self.sends += [(node, answer) for answer in heard.answers]
+        for answer in heard.answers:
+            relative = msgspec.structs.replace(answer, at_ns=0) if isinstance(answer, Acked) else answer
+            self.sends.append((node, relative))
         for event in heard.events:
             self._handle(event)
 

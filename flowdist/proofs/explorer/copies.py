@@ -29,7 +29,19 @@ SKIPPED = {
     # Fields that are text, are the same in every state of one job, enter the key in another form, or are counters that
     # follow from other fields and that the invariants recompute.
     "JobState": (
-        *("graph", "now", "ending_reason", "effects", "incidents", "open", "due", "node_order", "free", "live_at"),
+        *(
+            "graph",
+            "now",
+            "ending_reason",
+            "effects",
+            "incidents",
+            "restores",
+            "open",
+            "due",
+            "node_order",
+            "free",
+            "live_at",
+        ),
         *("touched", "touched_roles", "unsatisfied", "placement_changed", "candidate_indexes", "leaving"),
     ),
     "Role": (
@@ -37,12 +49,12 @@ SKIPPED = {
         *("pending", "seated", "unseated", "seats", "portless", "candidates", "waiting", "leaving", "vacant"),
         "has_stepped",
     ),
-    "World": ("roles", "pool", "order", "counts", "stalls", "stalled_with_output", "stepped_ns", "unstepped_in"),
+    "World": ("roles", "pool", "order", "counts", "stalls", "stepped_ns", "unstepped_in"),
     "Replica": ("procs", "starts_in_place", "exited"),
     "Incident": (
         *("number", "root", "reason", "closed_ns", "result", "lost", "stayed", "moved", "unstepped", "stepped_ns"),
     ),
-    "Node": ("spec", "free", "order", "lost_because"),
+    "Node": ("spec", "free", "order", "lost_because", "stands_still"),
     "Notice": ("because",),
     "Attempt": ("role", "started_ns"),
     "Agent": ("spec", "graph", "address", "_now", "_out", "due_at_ns"),
@@ -140,6 +152,7 @@ class Keys:
             "started_ns": options.cause_window_ns,
             "opened_ns": options.cause_window_ns + 1,
             "acked_ns": options.lease_ns,
+            "answered_ns": options.lease_ns,
             "versions_reported_ns": options.heartbeat_ns,
             "refused_ns": options.lease_ns,
             "outage_since_ns": options.controller_outage_ns,
@@ -157,8 +170,9 @@ class Keys:
         due = sorted((*self._named(due), (job.due.at(due) or 0) - now) for due in job.due)
         incidents = [(*self._fields(incident), list(incident.lost)) for incident in recent]
         until = sorted((node, max(until - now, 0)) for node, until in detector._until_ns.items())
+        suspect_at = sorted((node, max(at - now, 0)) for node, at in detector._suspect_at_ns.items())
         unheard = [sorted(detector._suspected), sorted(detector._silent)]
-        links = [until, *unheard, sessions.epoch, sorted(sessions._incarnations.items())]
+        links = [until, suspect_at, *unheard, sessions.epoch, sorted(sessions._incarnations.items())]
         return [self._fields(job), self._unsettled(job), due, incidents, links]
 
     def _unsettled(self, job: JobState) -> list[Any]:

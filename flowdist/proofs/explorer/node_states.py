@@ -164,15 +164,20 @@ class NodeStates:
         return self._moved(replace(node, up=up, down=down), reaction)
 
     def _aged(self, message: int, by_ns: int) -> int:
-        """Return the message with its sending time `by_ns` further in the past, but at most one lease ago.
+        """Return the message with its times `by_ns` further in the past, but at most one lease ago.
 
         Older times make no difference to a lease, and would make the number of different messages unbounded.
         """
         old = self._messages.items[message]
         if not isinstance(old, Join | Heartbeat | Acked):
             return message
-        sent_ns = max(old.sent_ns - by_ns, -self._graph.options.lease_ns)
-        return self._messages.of(msgspec.structs.replace(old, sent_ns=sent_ns))
+        oldest = -self._graph.options.lease_ns
+        aged = msgspec.structs.replace(old, sent_ns=max(old.sent_ns - by_ns, oldest))
+        if isinstance(aged, Heartbeat):
+            aged = msgspec.structs.replace(aged, answered_ns=max(aged.answered_ns - by_ns, oldest))
+        elif isinstance(aged, Acked):
+            aged = msgspec.structs.replace(aged, at_ns=max(aged.at_ns - by_ns, oldest))
+        return self._messages.of(aged)
 
     def _moved(self, node: NodeState, reaction: Reaction) -> int:
         """Return the number of `node` after a reaction of its agent: with the next agent state, and what it sends.

@@ -19,15 +19,20 @@ from flowdist.sim.macro.result import MacroResult
 from flowdist.sim.macro.scope import scope_of
 
 
-def values_of(row: Row) -> list[float]:
-    """Return the simulated number of each seed.
+def values_of(row: Row) -> tuple[list[float], int]:
+    """Return the simulated number of each seed, and how many faults at random have hit in all of them.
 
     Raises:
         FlowdistError: The job of the row is wrong, or macro mode does not play it.
     """
     if row.quantity == "best interval":
         return _best_intervals(row)
-    return [QUANTITIES[row.quantity](result) for result in _results(row, row.job)]
+    results = _results(row, row.job)
+    return [QUANTITIES[row.quantity](result) for result in results], _faults(results)
+
+
+def _faults(results: Sequence[MacroResult]) -> int:
+    return sum(result.by_rate.total() for result in results)
 
 
 def graph_of(job: Job) -> RoleGraph:
@@ -66,18 +71,20 @@ QUANTITIES: dict[str, Callable[[MacroResult], float]] = {
 }
 
 
-def _best_intervals(row: Row) -> list[float]:
-    """Return the best checkpoint interval in minutes, for each seed: the vertex of a parabola.
+def _best_intervals(row: Row) -> tuple[list[float], int]:
+    """Return the best checkpoint interval in minutes, for each seed: the vertex of a parabola; and the faults.
 
     The parabola is fitted to the goodput over the logarithm of the interval. All intervals of a seed have the same
     faults, so that the differences between them are not those of the draws.
     """
     tried = [math.log(parse_duration(text) / MINUTE) for text in row.intervals]
-    goodputs = []
+    goodputs, faults = [], []
     for text in row.intervals:
         job = replace(row.job, workload={**row.job.workload, "checkpoint_every": text})
-        goodputs.append([result.goodput for result in _results(row, job)])
-    return [math.exp(_vertex(tried, list(column))) for column in zip(*goodputs, strict=True)]
+        results = _results(row, job)
+        goodputs.append([result.goodput for result in results])
+        faults.append(_faults(results))
+    return [math.exp(_vertex(tried, list(column))) for column in zip(*goodputs, strict=True)], min(faults)
 
 
 def _vertex(xs: Sequence[float], ys: Sequence[float]) -> float:

@@ -46,17 +46,18 @@ def judge(row: Row) -> Judged:
     * "agrees": the whole 95 % interval of the simulated value is within the tolerance.
     * "miss": none of it is, and the row says that it does not agree.
     * "differs": none of it is, although the row has to agree.
-    * "unsure": a part of it is: the row needs more seeds or a longer time.
+    * "unsure": a part of it is, or there is no interval: the row needs more seeds or a longer time.
     * "agrees unexpectedly": all of it is, although the row says that it does not agree.
     """
-    value = estimate(values_of(row))
+    value = estimate(*values_of(row))
     return Judged(row, value, verdict_on(row, value))
 
 
 def verdict_on(row: Row, value: Estimate) -> Verdict:
     """Return the verdict on a simulated value with its confidence interval, as `judge` does."""
-    half = value.half or 0.0
-    low, high = value.mean - half, value.mean + half
+    if value.half is None:
+        return "unsure"
+    low, high = value.mean - value.half, value.mean + value.half
     least = -float("inf") if row.bound == "at most" else row.published - row.tolerance
     most = float("inf") if row.bound == "at least" else row.published + row.tolerance
     if least <= low and high <= most:
@@ -107,7 +108,8 @@ def _numbers(one: Judged) -> tuple[str, str, str]:
     row, (mean, half) = one.row, one.value
     bound = f"{row.bound} " if row.bound else ""
     if UNITS[row.quantity] == "share of the time":
-        simulated = f"{100 * mean:.2f} +- {100 * (half or 0):.2f} %"
+        simulated = f"{100 * mean:.2f}" + (f" +- {100 * half:.2f} %" if half is not None else " %")
         return f"{bound}{100 * row.published:.4g} %", simulated, f"{100 * row.tolerance:.3g} points"
     unit = "" if row.quantity == "interruptions" else f" {UNITS[row.quantity]}"
-    return f"{bound}{row.published:.4g}{unit}", f"{mean:.4g} +- {half or 0:.2g}{unit}", f"{row.tolerance:.3g}{unit}"
+    simulated = f"{mean:.4g}" + (f" +- {half:.2g}{unit}" if half is not None else unit)
+    return f"{bound}{row.published:.4g}{unit}", simulated, f"{row.tolerance:.3g}{unit}"

@@ -12,15 +12,32 @@ from typing import NamedTuple
 
 from flowdist.control.job.phases import LIVE_PHASES
 from flowdist.graph import format_duration
-from flowdist.record.status import Decision, NodePhase, NodeStatus, ReplicaStatus, RoleStatus, Status, VersionStatus
+from flowdist.record.status import (
+    Decision,
+    MemberPhase,
+    MemberStatus,
+    NodePhase,
+    NodeStatus,
+    ReplicaStatus,
+    RoleStatus,
+    Status,
+    VersionStatus,
+)
 from flowdist.report.record.trace import stamp
 from flowdist.text.printable import joined
 
 STRIP_MAX = 64  # with more nodes, the strip with a character each is left out
 OVERDUE_S = 2.0  # without a heartbeat; agents send two a second by default
 NAMES_MAX = 6  # replicas or nodes in one list
-LIVE = ("starting", "running", "ready", "stopping")  # phases of replicas that have processes
-MARKS: dict[NodePhase, str] = {"up": "=", "cordoned": "#", "leaving": "~", "unheard": "?", "lost": "x", "expected": "."}
+MARKS: dict[NodePhase, str] = {
+    "up": "=",
+    "cordoned": "#",
+    "leaving": "~",
+    "unheard": "?",
+    "still": "|",
+    "lost": "x",
+    "expected": ".",
+}
 STYLES = {
     **dict.fromkeys(("running", "succeeded"), "green"),
     **dict.fromkeys(("starting", "ending", "cancelled", "warning", "refused"), "yellow"),
@@ -91,6 +108,7 @@ def status_lines(status: Status, limits: Limits, *, state: str = "") -> list[Lin
     unusual = [*_unusual_replicas(status), *_unusual_nodes(status.nodes), *_open_incidents(status)]
     nodes = _nodes(status.nodes, is_dead)
     lines += [[], *([nodes] if nodes else []), *_at_most(unusual, limits.unusual)]
+    lines += _at_most([*_members(status.members)], limits.unusual)
     if status.held_up_by and limits.held_up:
         waits: list[Line] = [[Span(f"  {text}")] for text in status.held_up_by]
         lines += [[], [Span("waiting for", "bold")], *_at_most(waits, limits.held_up)]
@@ -120,6 +138,8 @@ def _head(status: Status, state: str) -> Line:
     is_known = status.state != "failed" or any(role.step >= 0 for role in status.roles)  # else it may never have worked
     if status.goodput is not None and is_known:
         words.append(f"goodput {100 * status.goodput:.0f} %")
+    if unknown := [name for name, spent in status.time_ns.items() if spent.get("unknown")]:
+        words.append(f"goodput unknown of {', '.join(unknown)}")
     if status.epoch > 1:
         words.append(f"controller of epoch {status.epoch}")
     return [*line, Span(f"  {', '.join(words)}")]
@@ -257,6 +277,21 @@ def _nodes(nodes: Sequence[NodeStatus], is_dead: bool) -> Line:
     if len(nodes) <= STRIP_MAX:
         line += [Span(MARKS[node.phase], _node_style(node) if not is_dead else "dim") for node in nodes]
     return line
+
+
+def _members(members: Sequence[MemberStatus]) -> Iterable[Line]:
+    """Yield a line that counts an engine's members by phase, and one for each reason to wait or to leave."""
+    if not members:
+        return
+    counts = Counter(member.phase for member in members)
+    yield [Span("members", "bold"), Span(f"  {', '.join(f'{count} {phase}' for phase, count in counts.items())}")]
+    groups: dict[tuple[MemberPhase, str], list[str]] = {}
+    for member in members:
+        if member.because:
+            name = f"{member.name} ({member.reference})" if member.reference else member.name
+            groups.setdefault((member.phase, member.because), []).append(name)
+    for (phase, because), names in groups.items():
+        yield [Span(f"  {phase} {_listed(names)}: {because}", "yellow")]
 
 
 def _node_style(node: NodeStatus) -> str:

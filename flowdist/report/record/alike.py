@@ -1,8 +1,8 @@
 """Comparable time accounts of a simulation and of a record whose workers reported no progress.
 
-Such a record does not say what a restart cost a role: the role counts as productive whenever all of it runs. The
-simulator knows the cost for its own workers. Shown side by side, the two would be different things under one name.
-Therefore the simulation is counted in the same way as the record.
+Such a record does not say what a restart cost a role: its time is unknown, or counts as productive, or its steps were
+counted and those done again count as well. The simulator knows the cost for its own workers. Shown side by side, the
+two would be different things under one name. Therefore the simulation is counted in the same way as the record.
 """
 
 from __future__ import annotations
@@ -98,12 +98,17 @@ def as_in_record(spent: Spent, untold: Collection[str], unsaved: Collection[str]
 
 
 def _as_reported(line: Line, not_reported: Mapping[str, Sequence[str]]) -> Line:
-    """Return the line; without its event if that is a report which the workers of the record never made."""
+    """Return the line; without its event if that is a report which the workers of the record never made.
+
+    Where the steps of the workers were counted, a report of a step becomes a count.
+    """
     if not isinstance(line, Record) or not isinstance(
         line.event, ReplicaProgressed | ReplicaStepped | CheckpointOffered
     ):
         return line
-    name = line.event.replica.role
-    is_step = isinstance(line.event, ReplicaProgressed | ReplicaStepped)
-    is_untold = name in silent_roles(not_reported) if is_step else "checkpoints" in not_reported.get(name, ())
-    return msgspec.structs.replace(line, event=TimePassed()) if is_untold else line
+    event, unsaid = line.event, not_reported.get(line.event.replica.role, ())
+    if ("checkpoints" if isinstance(event, CheckpointOffered) else "progress") in unsaid:
+        return msgspec.structs.replace(line, event=TimePassed())
+    if isinstance(event, ReplicaProgressed) and "step numbers" in unsaid:
+        return msgspec.structs.replace(line, event=ReplicaStepped(event.replica, event.attempt, event.step))
+    return line

@@ -24,7 +24,7 @@ function load(data) {
       attempts.push({
         kind: "attempt", replica: a[0], number: a[1], node: a[2], rank: a[3], t0: at(4), running: at(5), ready: at(6),
         stopping: at(7), t1: at(8) === null ? end : at(8), lost: at(9), how: a[10], decision: a[11] ?? -1,
-        step: a[12] ?? -1, left: a[13] ?? -1, unsaved: a[14] === 1, hung: null, generation,
+        step: a[12] ?? -1, left: a[13] ?? -1, unsaved: a[14] === 1, lostTo: at(15), hung: null, generation,
       });
     }
     return generation;
@@ -232,7 +232,7 @@ function drawAttempt(a, y, laneHeight) {
   known.forEach(([t, phase], i) => bar(t, i + 1 < known.length ? known[i + 1][0] : a.t1, y + 1, height, colours[phase]));
   if (a.lost !== null) {
     pen.globalAlpha = 0.55;
-    bar(a.lost, a.t1, y + 1, height, hatch);
+    bar(a.lost, a.lostTo, y + 1, height, hatch);
     pen.globalAlpha = 1;
   }
   if (a.hung !== null) {

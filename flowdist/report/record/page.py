@@ -7,6 +7,7 @@ and -1 means never, so that the file stays small for a thousand restarts of 64 r
 from __future__ import annotations
 
 import html
+from collections.abc import Callable
 from importlib.resources import files
 from typing import Any
 
@@ -21,21 +22,22 @@ NEVER = -1
 HOW = ("alive", "succeeded", "failed", "stopped", "lost")
 
 
-def timeline_page(timeline: Timeline, *, is_live: bool = False) -> str:
+def timeline_page(timeline: Timeline, *, is_live: bool = False, mask: Callable[[str], str] = str) -> str:
     """Return the whole HTML file of a timeline: the same text for the same record.
 
     Args:
         timeline: The timeline.
         is_live: The page asks the server that it comes from for what is new, and for logs.
+        mask: Hides the values of secrets in a text.
     """
     folder = files("flowdist.report.record")
     name = timeline.header.graph.name
-    data = msgspec.json.encode(printable_values(page_data(timeline))).decode()
+    data = msgspec.json.encode(printable_values(page_data(timeline), mask)).decode()
     scripts = ("page.js", "page_input.js", *(["page_live.js"] if is_live else []))
     parts = {
         "title": html.escape(one_line(f"{name}: timeline")),
         "name": html.escape(one_line(name)),
-        "summary": html.escape(one_line(summary_line(timeline))),
+        "summary": html.escape(one_line(mask(summary_line(timeline)))),
         "notice": _notice(timeline),
         "style": (folder / "page.css").read_text(encoding="utf-8"),
         "script": "".join((folder / name).read_text(encoding="utf-8") for name in scripts),
@@ -50,7 +52,7 @@ def timeline_page(timeline: Timeline, *, is_live: bool = False) -> str:
 def summary_line(timeline: Timeline) -> str:
     """Return the outcome and the counts of a timeline in one line.
 
-    An example is `succeeded after 12m11s: ...; 2 incidents, 1 fault, 11 attempts, 6m14s of replicas' work lost`.
+    An example is `succeeded after 12m11s: ...; 2 incidents, 1 fault, 11 attempts, 6m14s of work lost`.
     """
     job = timeline.job
     outcome = f"{job.outcome or 'unfinished'} after {rounded(timeline.end_ns / 1e9)}"
@@ -62,10 +64,10 @@ def summary_line(timeline: Timeline) -> str:
         (len(timeline.attempts), "attempt"),
     ]
     parts = [f"{number} {word}{'s' * (number != 1)}" for number, word in counts]
-    if lost := timeline.lost_ns():
-        parts.append(f"{rounded(lost / 1e9)} of replicas' work lost")
-    if unsaved := timeline.unsaved_ns():
-        parts.append(f"{rounded(unsaved / 1e9)} of replicas' work unsaved at the end")
+    if timeline.lost_ns:
+        parts.append(f"{rounded(timeline.lost_ns / 1e9)} of work lost")
+    if timeline.unsaved_ns:
+        parts.append(f"{rounded(timeline.unsaved_ns / 1e9)} of work unsaved at the end")
     return f"{outcome}; {', '.join(parts)}"
 
 
@@ -147,6 +149,7 @@ class _Index:
             attempt.step,
             NEVER if attempt.left_at is None else attempt.left_at,
             1 if attempt.is_unsaved else NEVER,
+            NEVER if attempt.lost_to_ns is None else attempt.lost_to_ns // 1000 - base,
         ]
         while row[-1] == NEVER:
             row.pop()  # the script knows the defaults

@@ -55,7 +55,7 @@ function describeAttempt(a, lasted) {
     const why = found ? "" : watched ? ": not noticed" : `: nothing notices it, because ${role} has no hang_after`;
     facts.push(["Hangs", `since ${stamp(a.hung)}${why}`]);
   }
-  if (a.lost !== null) facts.push([a.unsaved ? "Unsaved at the end" : "Lost work", `${span(a.t1 - a.lost)}, since ${stamp(a.lost)}`]);
+  if (a.lost !== null) facts.push([a.unsaved ? "Unsaved at the end" : "Lost work", `${span(a.lostTo - a.lost)}, since ${stamp(a.lost)}`]);
   return [`${names[a.replica]}, attempt ${a.number}`, [...facts, ...decision(a.decision)]];
 }
 

@@ -7,7 +7,7 @@ a whole: its threads are the generations of each world and the decisions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -23,15 +23,20 @@ Event = dict[str, Any]
 AT_JOB: Event = {"pid": JOB, "tid": DECISIONS}
 
 
-def perfetto_json(timeline: Timeline) -> bytes:
-    """Return the whole trace file of a timeline: the same bytes for the same record."""
+def perfetto_json(timeline: Timeline, mask: Callable[[str], str] = str) -> bytes:
+    """Return the whole trace file of a timeline: the same bytes for the same record.
+
+    Args:
+        timeline: The timeline.
+        mask: Hides the values of secrets in a text.
+    """
     name = timeline.header.graph.name
     content = {
         "displayTimeUnit": "ms",
         "otherData": {"name": name, "run_id": timeline.header.run_id, "seed": str(timeline.header.seed)},
         "traceEvents": perfetto_events(timeline),
     }
-    return msgspec.json.encode(printable_values(content)) + b"\n"
+    return msgspec.json.encode(printable_values(content, mask)) + b"\n"
 
 
 def perfetto_events(timeline: Timeline) -> list[Event]:
@@ -77,10 +82,12 @@ class _Maker:
             yield _slice(where, f"attempt {attempt.number}", "attempt", attempt.started_ns, end, self._about(attempt))
             for phase, begun, over in attempt.phases(end):
                 yield _slice(where, phase, "phase", begun, over, {})
-            if attempt.lost_from_ns is not None:
+            if attempt.lost_from_ns is not None and attempt.lost_to_ns is not None:
                 what = "unsaved at the end" if attempt.is_unsaved else "lost work"
                 key = f"{attempt.replica}#{attempt.number}"
-                yield from _async(where, f"{what}: {attempt.replica}", what, key, attempt.lost_from_ns, end, {})
+                yield from _async(
+                    where, f"{what}: {attempt.replica}", what, key, attempt.lost_from_ns, attempt.lost_to_ns, {}
+                )
 
     def _about(self, attempt: Attempt) -> dict[str, Any]:
         return {

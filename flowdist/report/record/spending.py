@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flowdist.graph import RoleGraph
-from flowdist.record.accounts import BUCKETS, Spent, productive_share
+from flowdist.record.accounts import BUCKETS, Spent, known_tasks, productive_share
 from flowdist.record.timesheet import Timesheet
 
 SHOWN_MIN = 0.0005  # share of the time of tasks: smaller buckets are left out of the line
@@ -17,7 +17,8 @@ def time_of(graph: RoleGraph, spent: Spent) -> dict[str, Any]:
     """Return the time accounts as plain values, for the summary.
 
     For each role `time_ns` adds up to wall time x replicas, by bucket without zeros; `time_s` is the same in seconds.
-    `tasks` names the tasks. `goodput` is None if no task has had any time.
+    `tasks` names the tasks. `goodput` is that of the tasks without unknown time; None if that is none of them, or none
+    of these has had any time.
 
     Args:
         graph: The topology.
@@ -42,7 +43,8 @@ def time_of_run(graph: RoleGraph, sheet: Timesheet) -> dict[str, Any]:
     each has. `not_reported` has the kinds of reports by role; roles that never worked are not listed there.
     """
     values = time_of(graph, sheet.spent())
-    ran = {name for name, buckets in values["time_ns"].items() if buckets.get("productive") or buckets.get("lost work")}
+    work = ("productive", "lost work", "unknown")
+    ran = {name for name, buckets in values["time_ns"].items() if any(buckets.get(bucket) for bucket in work)}
     unsaid = {name: kinds for name, kinds in sheet.unreported().items() if name in ran and kinds}
     lost = {name: ns / 1e9 for name, ns in sheet.lost().items()}
     return {**values, "lost_work_s": lost, "not_reported": unsaid}
@@ -51,26 +53,38 @@ def time_of_run(graph: RoleGraph, sheet: Timesheet) -> dict[str, Any]:
 def goodput_line(summary: Mapping[str, Any]) -> str:
     """Return the goodput and where the other time of tasks went; empty if no task has had any time.
 
-    An example is `goodput 93.1 %; start-up 4.0 %, lost work 2.9 %`. Buckets below 0.05 % are left out. A job that has
-    failed without a report of progress may never have made a step, so its goodput is not known.
+    An example is `goodput 93.1 %; start-up 4.0 %, lost work 2.9 %`. Buckets below 0.05 % are left out. All of it is
+    that of the tasks without unknown time; the others are named. A job that has failed without a report of progress
+    may never have made a step, so its goodput is not known.
 
     Args:
         summary: The values of `time_of` or `time_of_run`, with the outcome of the job if it is over.
     """
+    known = known_tasks(summary["tasks"], summary["time_ns"])
+    unknown = ", ".join(name for name in summary["tasks"] if name not in known)
     if summary["goodput"] is None:
-        return ""
+        return f"goodput unknown: {unknown} reported neither progress nor checkpoints" if unknown else ""
     silent = [name for name, unsaid in summary.get("not_reported", {}).items() if "progress" in unsaid]
-    worked = [name for name in summary["tasks"] if summary["time_ns"][name].get("productive")]
+    worked = [name for name in known if summary["time_ns"][name].get("productive")]
     if summary.get("outcome") == "failed" and worked and set(worked) <= set(silent):
         return f"goodput unknown: {', '.join(worked)} reported no progress before the job failed"
-    total: Counter[str] = Counter()
-    for name in summary["tasks"]:
-        total.update(summary["time_ns"][name])
-    del total["productive"], total["done"]
-    whole = sum(total.values()) + sum(summary["time_ns"][name].get("productive", 0) for name in summary["tasks"])
-    parts = [f"{name} {100 * total[name] / whole:.1f} %" for name in BUCKETS if total[name] >= SHOWN_MIN * whole]
+    parts = _other_parts([summary["time_ns"][name] for name in known])
     line = f"goodput {100 * summary['goodput']:.1f} %" + (f"; {', '.join(parts)}" if parts else "")
-    return line + (f" ({', '.join(silent)} reported no progress)" if silent else "")
+    silent = [name for name in silent if name in known]
+    notes = [f"{', '.join(silent)} reported no progress"] if silent else []
+    notes += [f"that of {unknown} is unknown"] if unknown else []
+    return line + (f" ({'; '.join(notes)})" if notes else "")
+
+
+def _other_parts(times: Iterable[Mapping[str, int]]) -> list[str]:
+    """Return the share of each bucket but `productive` and `done` in the time of roles before they were done."""
+    total: Counter[str] = Counter()
+    for spent in times:
+        total.update(spent)
+    productive = total.pop("productive", 0)
+    total.pop("done", 0)
+    whole = productive + sum(total.values())
+    return [f"{name} {100 * total[name] / whole:.1f} %" for name in BUCKETS if total[name] >= SHOWN_MIN * whole]
 
 
 def not_reported_lines(summary: Mapping[str, Any]) -> list[str]:
@@ -86,7 +100,9 @@ def not_reported_lines(summary: Mapping[str, Any]) -> list[str]:
             if "checkpoints" not in unsaid:
                 text += ", up to a checkpoint where it was stopped"
         elif len(unsaid) == 2:
-            text = "neither progress nor checkpoints: it counts as productive while all of it ran"
+            text = (
+                "neither progress nor checkpoints: what it did while all of it ran is unknown, and no part of goodput"
+            )
         elif "progress" in unsaid:
             text = (
                 "no progress: it counts as productive from when all of it ran, up to a checkpoint where it was stopped"

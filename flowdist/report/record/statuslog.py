@@ -79,7 +79,7 @@ _KINDS: dict[str, tuple[type[ev.Event], ...]] = {
     "+": (ev.NodeJoined, ev.NodeWarm, ev.NodeHeard),
     "-": (ev.NodeLeft, ev.NodeGone, ev.NodeSilent),
     "?": (ev.NodeSuspected, ev.ReplicaStalled),
-    "!": (ev.GpuFailed, ev.StoreLost, ev.ReplicaUnkillable),
+    "!": (ev.GpuFailed, ev.NodeStandsStill, ev.StoreLost, ev.ReplicaUnkillable),
     "~": (ev.StepTold, ev.ReplicaLeftStep, ev.NodePreempted),
     "@": (ev.ScaleRequested, ev.DrainRequested, ev.CordonRequested, ev.UncordonRequested, ev.CancelRequested),
     "o": (ev.StoreOpened,),

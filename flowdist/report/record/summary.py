@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from flowdist.control.job.facts import Incident
+from flowdist.control.job.facts import Incident, OldRestore
 from flowdist.control.job.state import JobState
 from flowdist.graph import format_duration
 from flowdist.record.journal import FaultLine, Line
@@ -36,6 +36,7 @@ def summary_of(job: JobState, lines: Sequence[Line]) -> dict[str, Any]:
         "lasted_s": job.now / 1e9,
         "roles": {name: _role(job, name) for name in job.roles},
         "incidents": [_incident(incident) for incident in job.incidents],
+        "old_restores": [_old_restore(found) for found in job.restores],
         "causes": dict(sorted(Counter(incident.kind for incident in job.incidents).items())),
         "faults": [{"t_s": line.t_ns / 1e9, "spec": line.spec} for line in lines if isinstance(line, FaultLine)],
     }
@@ -72,6 +73,11 @@ def _incident(incident: Incident) -> dict[str, Any]:
     }
 
 
+def _old_restore(found: OldRestore) -> dict[str, Any]:
+    names = {"world": found.world, "generation": found.generation, "replica": str(found.replica)}
+    return {"t_s": found.at_ns / 1e9, **names, "step": found.step, "committed": found.committed, "text": found.text}
+
+
 def _seconds(ns: int | None) -> float | None:
     return None if ns is None else ns / 1e9
 
@@ -87,7 +93,8 @@ def summary_text(summary: dict[str, Any], *, brief: bool = False) -> str:
     if summary["reason"]:
         lines[0] += f": {summary['reason']}"
     times = [] if brief else _times(summary)
-    for part in (_roles(summary), _rates(summary), _goodput(summary), times, _unsaved(summary), _incidents(summary)):
+    checkpoints = [*_unsaved(summary), *_old_restores(summary)]
+    for part in (_roles(summary), _rates(summary), _goodput(summary), times, checkpoints, _incidents(summary)):
         lines += ["", *part] if part else []
     return joined(lines)
 
@@ -152,6 +159,12 @@ def _unsaved(summary: dict[str, Any]) -> list[str]:
     """
     counts = Counter((line["world"], line["reason"]) for line in summary.get("unsaved", ()))
     return [f"Not saved: {n} of the checkpoints of {world}: {why}" for (world, why), n in counts.items()]
+
+
+def _old_restores(summary: dict[str, Any]) -> list[str]:
+    """Return a heading and a line for each generation that went back behind its checkpoint; none if there is none."""
+    found = [f"  at {rounded(each['t_s'])}: {each['text']}" for each in summary.get("old_restores", ())]
+    return [f"Old checkpoints, restored although newer ones were committed: {len(found)}", *found] if found else []
 
 
 def _incidents(summary: dict[str, Any]) -> list[str]:

@@ -155,8 +155,8 @@ def _draw_attempt(lane: _Slices, attempt: Attempt, end_ns: int) -> None:
     ended = attempt.ended_ns if attempt.ended_ns is not None else end_ns
     for phase, begun, over in attempt.phases(ended):
         lane.draw("kept" if phase in ("running", "ready") else phase, begun, over)
-    if attempt.lost_from_ns is not None:
-        lane.draw("at the end" if attempt.is_unsaved else "lost", attempt.lost_from_ns, ended)
+    if attempt.lost_from_ns is not None and attempt.lost_to_ns is not None:
+        lane.draw("at the end" if attempt.is_unsaved else "lost", attempt.lost_from_ns, attempt.lost_to_ns)
     if look := {"failed": "failed", "lost": "failed", "succeeded": "done"}.get(attempt.how):
         lane.draw(look, max(attempt.started_ns, ended - 1))
 

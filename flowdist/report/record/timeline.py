@@ -19,6 +19,7 @@ from flowdist.graph.roles import RoleKind
 from flowdist.record.journal import FaultLine, Header, Line, Record, UnsavedLine
 from flowdist.record.reader import JOURNAL
 from flowdist.record.replay import Replay
+from flowdist.record.work_segments import ClosedSegment
 from flowdist.report.record.trace import event_text
 
 How = Literal["alive", "succeeded", "failed", "stopped", "lost"]
@@ -54,8 +55,9 @@ class Attempt:
     because: int | None = None  # the decision that stopped it, or the event that ended it without a stop
     step: int = -1  # the last step that the replica reported; -1: none
     left_at: int | None = None  # the step at which the replica left in order, so that nothing is lost
-    lost_from_ns: int | None = None  # the work of the attempt from here on was not saved: it is lost, or `is_unsaved`
-    is_unsaved: bool = False  # nothing does that work again, because the job, or the record, ended
+    lost_from_ns: int | None = None  # the work from here on was not kept: it is lost, or `is_unsaved`
+    lost_to_ns: int | None = None  # up to here
+    is_unsaved: bool = False  # nothing does that work again, because the job ended
 
     def phases(self, end_ns: int) -> list[tuple[str, int, int]]:
         """Return the phases of the attempt with their begin and end (ns); the last one ends at `end_ns`.
@@ -133,6 +135,8 @@ class Timeline:
     presences: list[Presence] = field(default_factory=list)
     opened_by: dict[int, int] = field(default_factory=dict)  # the number of the event that opened each incident
     differs_at: int | None = None
+    lost_ns: int = 0  # work that was lost: the time of its worlds, as in the time accounts
+    unsaved_ns: int = 0  # the same of work that was not saved at the end
 
     def nodes(self) -> list[NodeName]:
         """Return all nodes that were expected or joined, in the order of placement."""
@@ -148,18 +152,6 @@ class Timeline:
         name = fault.target.partition("/attempt_")[0]  # a real worker is named after its folder
         started = (a for a in reversed(self.attempts) if a.started_ns <= fault.t_ns and str(a.replica) == name)
         return next(((attempt.node, attempt.replica) for attempt in started), (None, None))
-
-    def lost_ns(self) -> int:
-        """Return the nanoseconds of work that has to be done again, summed over all replicas."""
-        return self._unkept_ns(is_unsaved=False)
-
-    def unsaved_ns(self) -> int:
-        """Return the nanoseconds of work that was not saved at the end, summed over all replicas."""
-        return self._unkept_ns(is_unsaved=True)
-
-    def _unkept_ns(self, *, is_unsaved: bool) -> int:
-        unkept = [a for a in self.attempts if a.lost_from_ns is not None and a.is_unsaved == is_unsaved]
-        return sum((self.end_ns if a.ended_ns is None else a.ended_ns) - (a.lost_from_ns or 0) for a in unkept)
 
 
 def timeline_of(header: Header, lines: Iterable[Line], source: str = JOURNAL) -> Timeline:
@@ -188,17 +180,16 @@ class _Builder:
 
     def __init__(self, header: Header, source: str) -> None:
         self._replay = Replay(header, source=source)
+        self._segments = self._replay.sheet.ended = []
+        self._worked: list[tuple[ClosedSegment, list[Attempt]]] = []  # segments of work with the attempts of members
         self._job = self._replay.job
         self.timeline = Timeline(header, self._job)
         self._alive: dict[ReplicaId, Attempt] = {}
         self._generations: dict[WorldName, Generation] = {}
         self._presences: dict[NodeName, Presence] = {}
-        self._reporting: dict[WorldName, None] = {}  # worlds that reported steps or checkpoints
-        self._saved: dict[WorldName, int] = {}  # when the latest checkpoint of a world was accepted
         self._leaving: dict[ReplicaId, int] = {}  # the step at which a replica is to leave
         self._unsaved: dict[WorldName, int] = {}  # the step of the last checkpoint that was not completed
         self._because: dict[int, None] = {}  # numbers of events that ended an attempt
-        self._is_ending = False  # an earlier line has decided the end of the job
 
     def note_other(self, line: Line) -> None:
         """Add a line that is no event: a fault, or a checkpoint that was not completed."""
@@ -228,14 +219,14 @@ class _Builder:
                 self._close(effect.world, line.t_ns)
             elif isinstance(effect, fx.AnswerCheckpoint) and effect.accepted:
                 world = self._job.replicas[effect.replica].world
-                self._reporting[world], self._saved[world] = None, line.t_ns
                 self.timeline.checkpoints.append(Checkpoint(world, line.t_ns, effect.step))
+        for segment in self._segments[len(self._worked) :]:
+            self._worked.append((segment, [self._alive[each] for each in segment.members if each in self._alive]))
         for replica in self._changed(line):
             self._update(line, self._job.replicas[replica])
         self._note(line)
         if line.reason or line.n in self._because or any(isinstance(effect, _SHOWN) for effect in line.effects):
             self.timeline.decisions.append(Decision(line.n, line.t_ns, event_text(line), line.reason))
-        self._is_ending = self._job.ending is not None
         return True
 
     def note_unsaved(self, line: UnsavedLine) -> None:
@@ -302,11 +293,7 @@ class _Builder:
         return attempt
 
     def _end(self, line: Record, attempt: Attempt, replica: Replica) -> None:
-        """Record how, when and why an attempt ended, and from when on its work was not saved.
-
-        That is the work of a task since the last checkpoint, unless the attempt succeeded or left in order at a step
-        that was saved. Once the end of the job is decided, it is unsaved at the end; before, it is lost.
-        """
+        """Record how, when and why an attempt ended, and the step at which it left in order."""
         del self._alive[attempt.replica]
         role = self._job.role_of(replica.id).spec
         attempt.ended_ns = line.t_ns
@@ -319,21 +306,13 @@ class _Builder:
             self._because[line.n] = None
             if isinstance(line.event, ev.ReplicaStopped):
                 attempt.left_at = step
-        if role.kind == "task" and attempt.how != "succeeded" and attempt.left_at is None:
-            self._note_unkept(attempt, is_unsaved=self._is_ending)
-
-    def _note_unkept(self, attempt: Attempt, *, is_unsaved: bool) -> None:
-        """Record that the work of an attempt since the last checkpoint was not saved, if the attempt ever ran."""
-        if attempt.running_ns is not None:
-            attempt.lost_from_ns = max(self._saved.get(attempt.world, 0), attempt.running_ns)
-            attempt.is_unsaved = is_unsaved
 
     def _note(self, line: Record) -> None:
         """Record reported steps, the steps at which replicas are to leave or have left, and usable nodes."""
         match line.event:
             case ev.ReplicaProgressed(replica=replica, attempt=number, step=step):
                 if (attempt := self._alive.get(replica)) is not None and attempt.number == number:
-                    attempt.step, self._reporting[attempt.world] = step, None
+                    attempt.step = step
             case ev.ReplicaLeftStep(replica=replica, attempt=number):
                 if (attempt := self._alive.get(replica)) is not None and attempt.number == number:
                     attempt.left_at = self._leaving.get(replica)
@@ -354,16 +333,14 @@ class _Builder:
                 self._presences.pop(name).to_ns = now
 
     def finish(self) -> None:
-        """Record the unsaved work of attempts that still run, and clear what is unknown.
-
-        Unknown is the lost work of worlds that never reported a step or checkpoint.
-        """
-        for attempt in self._alive.values():
-            if self._job.role_of(attempt.replica).spec.kind == "task":
-                self._note_unkept(attempt, is_unsaved=True)
-        for attempt in self.timeline.attempts:
-            if attempt.world not in self._reporting:
-                attempt.lost_from_ns = None
+        """Record the work that was not kept, as the time accounts have it: a later generation may have shown more."""
+        sheet = self._replay.sheet
+        self.timeline.lost_ns, self.timeline.unsaved_ns = sheet.unkept("lost work"), sheet.unkept("unsaved at the end")
+        for segment, attempts in self._worked:
+            if segment.unkept_ns is not None:
+                for attempt in attempts:
+                    attempt.lost_from_ns, attempt.lost_to_ns = segment.unkept_ns
+                    attempt.is_unsaved = segment.unkept == "unsaved at the end"
 
 
 def _how(event: ev.Event, attempt: Attempt, replica: Replica, kind: RoleKind) -> How:

@@ -380,6 +380,8 @@ def _reconnects(graph: RoleGraph, spec: RoleSpec, gates: list[Gate]) -> str:
         text += f"; it receives the new addresses of {', '.join(served)} if these change"
     if baked_in:
         text += f"; it has the address of {', '.join(baked_in)} in its command or env: it restarts if that changes"
+    if spec.restart is not None:
+        text += "; if it fails before they run again, it restarts too, and all of this once more (R6)"
     return text
 
 

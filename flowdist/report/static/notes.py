@@ -117,7 +117,9 @@ def too_few_left(spec: RoleSpec, those: list[tuple[int, Verdict]]) -> bool:
 def _hang_notes(spec: RoleSpec) -> list[str]:
     notes = ["its Python workers write their stacks to their logs before they are stopped"]
     if spec.gang and spec.max_replicas > 1:
-        notes.append("one rank that hangs stalls its gang: the least advanced of the stalled ranks is blamed")
+        notes.append(
+            "one rank that hangs stalls its gang: the least advanced of the stalled ranks is blamed, unless several are"
+        )
     return notes
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from flowdist.control.controller import Controller
 from flowdist.control.placement.placement import explain
@@ -17,23 +16,8 @@ from flowdist.report.static.judging import policy_text
 from flowdist.report.static.restarts import restart_set, start_waves
 from flowdist.report.table import table
 
-SHOWN_MAX = 8  # learned modules that are named
 
-
-class LearnedModules(NamedTuple):
-    """Modules that the workers of a role will have besides `preload=`, learned in earlier runs.
-
-    `on` is the date; empty: nothing is learned yet. `left_out` has those that are not preloaded, each with the reason.
-    """
-
-    on: str = ""
-    modules: tuple[str, ...] = ()
-    left_out: tuple[tuple[str, str], ...] = ()
-
-
-def plan_of(
-    graph: RoleGraph, python: str = "python", ours: str = "", learned: Mapping[str, LearnedModules] | None = None
-) -> dict[str, Any]:
+def plan_of(graph: RoleGraph, python: str = "python", ours: str = "") -> dict[str, Any]:
     """Return the plan as plain values, for --json and for tests.
 
     The keys are `waves` (of starts), `placement` (the node of each replica), `starts` (warm or cold, in words) and
@@ -43,12 +27,11 @@ def plan_of(
         graph: The topology.
         python: The interpreter that `python` means in commands.
         ours: The interpreter that runs flowdist; empty for the same.
-        learned: The learned preload of each role that has one, by name; None: nothing is learned on this machine.
     """
     return {
         "waves": start_waves(graph),
         "placement": _placement(graph),
-        "starts": {spec.name: _start_text(spec, python, ours or python, learned) for spec in graph.roles},
+        "starts": {spec.name: _start_text(spec, python, ours or python) for spec in graph.roles},
         "restarts": {
             spec.name: {cause: dict(restart_set(graph, spec.name, cause)) for cause in ("failure", "node_lost")}
             for spec in graph.roles
@@ -56,30 +39,12 @@ def plan_of(
     }
 
 
-def _start_text(spec: RoleSpec, python: str, ours: str, learned: Mapping[str, LearnedModules] | None) -> str:
+def _start_text(spec: RoleSpec, python: str, ours: str) -> str:
     """Return in words whether workers of the role start warm or cold, and why."""
     if why := cold_because(spec, python, ours):
         return f"cold: {why}"
-    text = f"warm: forked with {', '.join(spec.preload)} imported"
-    if not spec.learned_preload:
-        return f"{text}, as preload= has it"
-    return text if learned is None else f"{text}, {_learned_text(spec, learned.get(spec.name, LearnedModules()))}"
-
-
-def _learned_text(spec: RoleSpec, learned: LearnedModules) -> str:
-    if learned.modules:
-        more = len(learned.modules) - SHOWN_MAX
-        names = ", ".join(learned.modules[:SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
-        text = f"and with what was learned on {learned.on}: {names}"
-    elif learned.on:
-        text = f"and nothing else: what was learned on {learned.on} cannot be used"
-    elif spec.first_imports.modules:
-        names = ", ".join(spec.first_imports.modules)
-        text = f"with {names} because of what its code names, and after the first step with all that it imports by then"
-    else:
-        text = "because of what its code imports, and after the first step with all that it imports by then"
-    left_out = [f"without {name}: {why}" for name, why in learned.left_out]
-    return "; ".join([text, *left_out[:SHOWN_MAX]])
+    text = "warm: forked where the script asks for its rank, or acts for the first time"
+    return f"{text}, with {', '.join(spec.preload)} imported" if spec.preload else text
 
 
 def _placement(graph: RoleGraph) -> dict[str, str]:

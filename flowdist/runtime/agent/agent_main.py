@@ -23,18 +23,17 @@ import msgspec
 from flowdist.control.agent.agent import Agent
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.events import ReplicaUnkillable
-from flowdist.control.protocol.messages import Acked, Dismissed, Ordered, Rejoin, Report, ToController
+from flowdist.control.protocol.messages import Acked, Dismissed, Heartbeat, Ordered, Rejoin, Report, ToController
 from flowdist.graph import decode_graph
-from flowdist.graph.warmth import NOTHING_TO_PRELOAD, cold_because
-from flowdist.runtime.agent.learning import LearnedPreload
+from flowdist.graph.warmth import cold_because
 from flowdist.runtime.agent.lease_watch import LeasePage
 from flowdist.runtime.agent.node_config import NOTICE_NODE, NodeConfig
+from flowdist.runtime.agent.relatives import Relatives
 from flowdist.runtime.agent.worker_socket import WorkerSocket
 from flowdist.runtime.agent.workers import Workers
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.gpus.guard import GpuGuard
 from flowdist.runtime.last_words import die_of
-from flowdist.runtime.preload.cache import profile_cache
 from flowdist.runtime.processes import spawn_protocol as spawner
 from flowdist.runtime.processes.unexpected import start_task, watch_loop
 from flowdist.runtime.run_folder.folder import agent_socket
@@ -53,7 +52,11 @@ REMOTE_RETRY_S = 0.1  # to one on another host, which may have many hosts to ser
 
 
 def run_agent(
-    config: NodeConfig, channel: socket.socket, credentials: Credentials, page: LeasePage | None = None
+    config: NodeConfig,
+    channel: socket.socket,
+    credentials: Credentials,
+    page: LeasePage | None = None,
+    spawner_pid: int = 0,
 ) -> None:
     """Run the agent process, which the guardian has forked, until the job is over or the node has left it.
 
@@ -64,17 +67,21 @@ def run_agent(
         channel: The socket to the spawner.
         credentials: What this host shows a controller on another host.
         page: Gets the end of the agent's lease, for the guardian; None: nothing reads it.
+        spawner_pid: The process id of the spawner; 0: it is not watched.
     """
     for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME") if config.interface else ():
         os.environ.setdefault(name, config.interface)  # else gloo looks up the host's name, which may fail
     with contextlib.suppress(asyncio.CancelledError):
-        asyncio.run(_AgentProcess(config, channel, credentials, page or LeasePage()).run())
+        asyncio.run(_AgentProcess(config, channel, credentials, page or LeasePage(), spawner_pid).run())
 
 
 class _AgentProcess:
     """Event loop around the pure agent. The arguments are those of `run_agent`."""
 
-    def __init__(self, config: NodeConfig, channel: socket.socket, credentials: Credentials, page: LeasePage) -> None:
+    def __init__(
+        self, config: NodeConfig, channel: socket.socket, credentials: Credentials, page: LeasePage, spawner_pid: int
+    ) -> None:
+        self._relatives = Relatives(os.getppid(), spawner_pid)
         self._config, self._spawner, self._credentials = config, spawner.Channel(channel), credentials
         self._page = page
         graph = decode_graph(Path(config.run_dir, "graph.json").read_bytes()).on(config.node)
@@ -89,8 +96,7 @@ class _AgentProcess:
         self._writer: asyncio.StreamWriter | None = None
         python = os.environ.get("PYTHON_EXEC", sys.executable)
         reasons = [cold_because(role, python, sys.executable) for role in graph.roles]
-        # Workers that do not import torch have no process group, and so no use for a store that is started eagerly.
-        self._may_use_torch = any(reason != NOTHING_TO_PRELOAD for reason in reasons)
+        self._starts_cold = any(reasons)
 
     async def run(self) -> None:
         """Serve workers, spawner and controller until the pure agent orders the end of this process (EndAgent)."""
@@ -120,8 +126,6 @@ class _AgentProcess:
         self._stores = Stores(self._loop, self._handle, forks, endpoint)
         self._sockets = WorkerSocket(self._handle)
         self._gpus = GpuGuard(self._loop, config.devices, self._handle)
-        cache = profile_cache(os.environ)
-        self._learning = LearnedPreload(self._graph, cache, self._loop, send, self._stores.fork_from)
         self._workers = Workers(
             config,
             self._graph,
@@ -133,7 +137,6 @@ class _AgentProcess:
             self._sockets,
             self._gpus,
             self._stores,
-            self._learning,
         )
 
     async def _keep_connected(self) -> None:
@@ -210,21 +213,25 @@ class _AgentProcess:
             case io.HurrySpawn():
                 self._workers.hurry(output.replica, output.attempt)
             case io.SignalWorkers():
+                if output.signal == "KILL":
+                    self._relatives.check_spawner()
                 self._workers.signal(output.replica, output.attempt, signal.Signals[f"SIG{output.signal}"])
             case io.WritePeers():
                 self._workers.write_peers(output.replica, output.attempt, output.addresses)
             case io.AnswerWorker():
                 self._workers.answer_commit(output, self._agent.epoch)
             case io.LookForSigns():
-                seen_ns = self._workers.last_output_ns(output.replica, output.attempt)
-                self._handle(io.SignsSeen(output.replica, output.attempt, seen_ns))
+                key = (output.replica, output.attempt)
+                self._handle(io.SignsSeen(*key, self._workers.last_output_ns(*key), self._workers.state_of(*key)))
             case io.AskWorkers():
                 self._handle(io.WorkersAsked(output.replica, output.attempt, self._ask_workers(output)))
             case io.TellWorkers():
                 with contextlib.suppress(OSError):  # a full disk: the workers wait for the notice, then for SIGTERM
                     stop_notice.set_stop_step(self._folder(output), output.step)
             case io.BindStore():
-                self._stores.bind((output.world, output.generation), output.eager and self._may_use_torch)
+                self._stores.bind(
+                    (output.world, output.generation), output.eager and (self._starts_cold or self._stores.is_warm)
+                )
             case io.KillStore():
                 self._stores.kill((output.world, output.generation))
             case io.EndAgent():
@@ -235,6 +242,8 @@ class _AgentProcess:
     def _send(self, message: ToController) -> None:
         if isinstance(message, Report) and isinstance(message.event, ReplicaUnkillable):
             self._workers.check_unkillable(message.event.replica, message.event.attempt)
+        if isinstance(message, Heartbeat):
+            self._handle(io.StoodStill(self._relatives.stopped(self._workers.pids())))
         self._send_to_controller(message)
 
     def _ask_workers(self, output: io.AskWorkers) -> int | None:
@@ -258,10 +267,8 @@ class _AgentProcess:
         for answer in answers:
             match answer:
                 case spawner.Prepared():
-                    self._stores.end_waiting(answer.is_usable)
+                    self._stores.end_waiting(answer.has_torch)
                     self._handle(io.WarmedUp())
-                case spawner.Learned():
-                    self._learning.handle_answer(answer)
-                case spawner.Spawned() | spawner.SpawnRefused() | spawner.Ended() | spawner.StartedCold():
+                case _ if not isinstance(answer, spawner.Request):
                     if not self._stores.handle_answer(answer):
                         self._workers.handle_answer(answer)

@@ -25,7 +25,7 @@ from flowdist.runtime.last_words import die_of, print_unexpected
 from flowdist.runtime.notices import ignore_notices
 from flowdist.runtime.processes.reaper import become_subreaper, die_with_parent, kill_descendants
 from flowdist.runtime.processes.spawner import Spawner
-from flowdist.runtime.run_folder.cleanup import remove_folder
+from flowdist.runtime.run_folder.cleanup import remove_sockets
 from flowdist.runtime.wire.endpoint import INCARNATIONS, send_death_proof
 from flowdist.runtime.wire.handshake import HOST_SECRET, TOKEN, Credentials
 
@@ -55,7 +55,7 @@ def main() -> None:
     ours = [wake_read, wake_write, config.lifeline, config.lock]
     spawner = _fork(lambda: _run_spawner(spawner_end), [agent_end.fileno(), *ours])
     page = LeasePage()
-    agent = _fork(lambda: _run_agent(config, agent_end, credentials, page), [spawner_end.fileno(), *ours])
+    agent = _fork(lambda: _run_agent(config, agent_end, credentials, page, spawner), [spawner_end.fileno(), *ours])
     agent_end.close()
     spawner_end.close()
     # SIGTERM asks the agent to stop its workers and leave the job; a notice, to tell the controller of it
@@ -66,8 +66,8 @@ def main() -> None:
     if config.controller is not None and cause and not left:
         last = config.incarnation + INCARNATIONS - 1
         send_death_proof(config.controller, credentials, last, cause)
-    if cause == ORPHANED and config.socket_dir != config.run_dir:
-        remove_folder(Path(config.socket_dir))  # in /tmp; the supervisor, which made it, has died
+    if cause == ORPHANED:
+        remove_sockets(Path(config.socket_dir), Path(config.run_dir))  # the supervisor, which would, has died
     sys.stderr.flush()
     os._exit(1 if left else 0)  # at once, without the interpreter's cleanup: the supervisor waits for this exit
 
@@ -84,10 +84,12 @@ def _run_spawner(channel: socket.socket) -> None:
     Spawner(channel).run()
 
 
-def _run_agent(config: NodeConfig, channel: socket.socket, credentials: Credentials, page: LeasePage) -> None:
+def _run_agent(
+    config: NodeConfig, channel: socket.socket, credentials: Credentials, page: LeasePage, spawner: int
+) -> None:
     from flowdist.runtime.agent.agent_main import run_agent  # imports asyncio, which the guardian does not need
 
-    run_agent(config, channel, credentials, page)
+    run_agent(config, channel, credentials, page, spawner)
 
 
 def _fork(job: Callable[[], None], close: list[int]) -> int:

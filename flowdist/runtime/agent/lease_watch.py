@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import struct
 from collections.abc import Callable
-from pathlib import Path
 
 from flowdist.control.agent.lease import LATE_NS
+from flowdist.runtime.agent.process_states import letter_of
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.processes.reaper import descendants
 
@@ -68,11 +67,4 @@ class LeaseWatch:
     def _something_runs(self) -> bool:
         """Return whether any process of the node but the agent is not stopped."""
         pids = [pid for pid in descendants(self._guardian) if pid != self._agent]
-        return any(_state(pid) not in ("T", "t", "Z", "X", "") for pid in pids)
-
-
-def _state(pid: int) -> str:
-    """Return the state of a process, one letter as in /proc; empty if it has ended."""
-    with contextlib.suppress(OSError, IndexError):
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-    return ""
+        return any(letter_of(pid) not in ("T", "t", "Z", "X", "") for pid in pids)

@@ -21,11 +21,11 @@ import msgspec
 from flowdist.control.ownership import objection_to_commit
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.effects import StartReplica
-from flowdist.control.protocol.ids import Addresses, ReplicaId
+from flowdist.control.protocol.ids import Addresses, ProcessState, ReplicaId
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph, RoleSpec
-from flowdist.runtime.agent.learning import LearnedPreload
 from flowdist.runtime.agent.node_config import NodeConfig
+from flowdist.runtime.agent.process_states import state_of_workers
 from flowdist.runtime.agent.readiness import FileState, awaited_file, until_ready
 from flowdist.runtime.agent.worker_exits import WorkerExits
 from flowdist.runtime.agent.worker_socket import WorkerSocket
@@ -41,7 +41,7 @@ from flowdist.runtime.run_folder.owner_file import OWNER, read_owner
 from flowdist.runtime.run_folder.remote_error_report import collect_report
 from flowdist.runtime.stores.stores import Stores
 from flowdist.runtime.wire.frames import RemoteErrorReport
-from flowdist.runtime.worker_env.environment import RunPaths, expand_command, fork_server_spec, macro_values, worker_env
+from flowdist.runtime.worker_env.environment import RunPaths, expand_command, macro_values, prefix_spec, worker_env
 from flowdist.runtime.worker_env.ports import Ports
 from flowdist.runtime.worker_env.secret_values import Mask
 
@@ -58,7 +58,7 @@ class _Attempt:
     before: FileState | None  # of the file that `ready_when="file:..."` names, when the attempt was ordered
     missing: set[int]  # local ranks of the workers that are not spawned yet
     refused: str | None = None  # why a worker could not be started
-    server: spawner.ForkServerSpec | None = None  # that its workers ask for; None: none, or it was reported unusable
+    prefix: spawner.PrefixSpec | None = None  # that its workers ask for; None: none, or it was reported unusable
     was_killed: bool = False  # the agent has sent it SIGKILL
     was_signalled: bool = False  # the agent has sent it any signal
 
@@ -77,7 +77,6 @@ class Workers:
         sockets: The connections of the workers to this agent.
         gpus: The GPUs of the node.
         stores: The stores of the node.
-        learning: Chooses the fork server of each worker.
     """
 
     def __init__(
@@ -92,12 +91,10 @@ class Workers:
         sockets: WorkerSocket,
         gpus: GpuGuard,
         stores: Stores,
-        learning: LearnedPreload,
     ) -> None:
         self._config, self._graph, self._paths = config, graph, paths
         self._handle, self._report, self._send = handle, report, send
         self._ids, self._sockets, self._gpus, self._stores = ids, sockets, gpus, stores
-        self._learning = learning
         self._ports = Ports(config.run_id, config.number, config.address)
         self._workers: dict[int, tuple[StartReplica, int]] = {}  # the order and the local rank
         self._pids: dict[int, int] = {}  # of the workers that were reported to run
@@ -107,25 +104,25 @@ class Workers:
         self._exits = WorkerExits(self._mask)
         self._is_batch_job = "SLURM_JOB_ID" in os.environ
 
-    def prepare(self) -> spawner.ForkServerSpec | None:
-        """Request the node's fork server before the first order, so that its imports are done when a worker starts.
+    def prepare(self) -> spawner.PrefixSpec | None:
+        """Request the node's prefix before the first order, so that the script is at its split when a worker starts.
 
         Returns:
-            The spec of the fork server; None, with nothing requested, if no role uses one or roles use different ones.
+            The spec of the prefix; None, with nothing requested, if no role has one or there are several roles.
         """
-        wanted: dict[spawner.ForkServerSpec, None] = {}
-        for role in self._graph.roles:
-            size = role.max_replicas * role.procs
-            world = ("", 1, 0, size, 0, 1, 0, 1, 0, "", 0)  # placeholders: a fork server does not depend on these
-            start = StartReplica(self._config.node.name, ReplicaId(role.name, 0), 1, *world)
-            with contextlib.suppress(OSError):  # a missing secret: the start of the worker reports it
-                _, server = self._command(start, role, 0, {}, self._env(start, role, 0, {}))
-                wanted |= {server: None} if server is not None else {}
-        if len(wanted) != 1:
+        if len(self._graph.roles) != 1:
             return None
-        (server,) = wanted
-        self._send(spawner.Prepare(server))
-        return server
+        (role,) = self._graph.roles
+        size = role.max_replicas * role.procs
+        world = ("", 1, 0, size, 0, 1, 0, 1, 0, "", 0)  # placeholders: a prefix does not depend on these
+        start = StartReplica(self._config.node.name, ReplicaId(role.name, 0), 1, *world)
+        prefix = None
+        with contextlib.suppress(OSError):  # a missing secret: the start of the worker reports it
+            ports = dict.fromkeys(role.ports, 0)
+            _, prefix = self._command(start, role, 0, ports, self._env(start, role, 0, ports))
+        if prefix is not None:
+            self._send(spawner.Prepare(prefix))
+        return prefix
 
     def spawn(self, start: StartReplica, kept: tuple[int, ...]) -> None:
         """Start the workers of an attempt, or resume those that have stayed in place.
@@ -166,20 +163,18 @@ class Workers:
         self, attempt: _Attempt, role: RoleSpec, local_rank: int, env: dict[str, str], cores: tuple[int, ...]
     ) -> None:
         start = attempt.start
-        argv, attempt.server = self._command(start, role, local_rank, attempt.ports, env)
-        id, folder, server = next(self._ids), self._folder(start, local_rank), attempt.server
+        argv, attempt.prefix = self._command(start, role, local_rank, attempt.ports, env)
+        id, folder = next(self._ids), self._folder(start, local_rank)
         self._workers[id] = (start, local_rank)
-        records = server is not None and self._learning.records(role, local_rank, folder)
-        self._send(spawner.Spawn(id, argv, env, role.workdir, str(folder), server, cores, records))
+        self._send(spawner.Spawn(id, argv, env, role.workdir, str(folder), attempt.prefix, cores))
 
     def _command(
         self, start: StartReplica, role: RoleSpec, local_rank: int, ports: dict[str, int], env: dict[str, str]
-    ) -> tuple[tuple[str, ...], spawner.ForkServerSpec | None]:
-        """Return the command of a worker, and the fork server that it may be forked from; None: it needs exec."""
+    ) -> tuple[tuple[str, ...], spawner.PrefixSpec | None]:
+        """Return the command of a worker, and the prefix that it may be forked from; None: it needs exec."""
         values = macro_values(start, role, local_rank, self._paths, ports)
         argv = expand_command(role.command, values, os.environ)
-        server = fork_server_spec(role, argv, os.environ, env, values)
-        return argv, self._learning.server_for(role, server) if server is not None else None
+        return argv, prefix_spec(role, argv, os.environ, env)
 
     def _resume(self, before: StartReplica, start: StartReplica, local_rank: int, env: dict[str, str]) -> None:
         """Have a suspended worker continue in another attempt, by the changed part of its environment.
@@ -233,7 +228,7 @@ class Workers:
             raise RuntimeError(f"the workers of {replica} have ended, and the spawner has not reported that")
 
     def hurry(self, replica: ReplicaId, attempt: int) -> None:
-        """Cancel the start of the attempt's workers that still wait for a GPU or a fork server.
+        """Cancel the start of the attempt's workers that still wait for a GPU or a prefix.
 
         The pure agent gets SpawnFailed, or for each cancelled worker an exit by SIGTERM. Workers that run keep running.
         """
@@ -245,7 +240,8 @@ class Workers:
         return [id for id, (start, _) in self._workers.items() if (start.replica, start.attempt) == (replica, attempt)]
 
     def handle_answer(
-        self, answer: spawner.Spawned | spawner.SpawnRefused | spawner.Ended | spawner.StartedCold
+        self,
+        answer: spawner.Spawned | spawner.Respawned | spawner.SpawnRefused | spawner.Ended | spawner.StartedCold,
     ) -> None:
         """Handle an answer of the spawner about a worker, and give the pure agent the inputs that follow from it.
 
@@ -262,8 +258,10 @@ class Workers:
                     asyncio.get_running_loop().call_later(CANCELLED_S, self._ended, attempt, local_rank, answer)
                 else:
                     self._ended(attempt, local_rank, answer)
+            case spawner.Respawned():
+                self._pids[answer.id] = answer.pid
             case spawner.StartedCold():
-                attempt.server = None
+                attempt.prefix = None
                 self._handle(io.SpawnedCold(start.replica, start.attempt, answer.reason))
 
     def _may_be_cancelled(self, attempt: _Attempt, answer: spawner.Ended) -> bool:
@@ -280,6 +278,8 @@ class Workers:
         attempt.missing.discard(local_rank)
         if isinstance(answer, spawner.Spawned):
             self._pids[answer.id] = answer.pid
+            if answer.has_torch:
+                self._stores.fork_from(attempt.prefix)
         if isinstance(answer, spawner.SpawnRefused):
             del self._workers[answer.id]
             attempt.refused = attempt.refused or answer.detail
@@ -292,7 +292,6 @@ class Workers:
 
     def _all_spawned(self, attempt: _Attempt) -> None:
         start = attempt.start
-        self._stores.fork_from(attempt.server)
         self._handle(io.WorkersSpawned(start.replica, start.attempt, tuple(attempt.ports.items())))
         self._watch_readiness(attempt)
 
@@ -341,6 +340,14 @@ class Workers:
         """Return when any worker of the attempt last wrote output, in ns on the clock `boot_ns`; None if none has."""
         known = self._attempts.get((replica, attempt))
         return known.output.last_output_ns() if known is not None else None
+
+    def pids(self) -> set[int]:
+        """Return the process ids of the workers that were reported to run."""
+        return set(self._pids.values())
+
+    def state_of(self, replica: ReplicaId, attempt: int) -> ProcessState:
+        """Return the state of a process of the attempt's workers: the most telling one; empty if none is unusual."""
+        return state_of_workers(self._pids[id] for id in self._ids_of(replica, attempt) if id in self._pids)
 
     def _folder(self, start: StartReplica, local_rank: int) -> Path:
         return self._paths.attempt_dir(start.replica, start.attempt) / str(local_rank)

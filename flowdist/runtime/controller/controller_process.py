@@ -30,6 +30,7 @@ from flowdist.record.replay import Replay
 from flowdist.record.status import Decision, Status, status_of
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.controller.alarm import Alarm
+from flowdist.runtime.controller.channel import listen
 from flowdist.runtime.controller.host_news import HostNews
 from flowdist.runtime.controller.host_registry import HostRegistry, Listening
 from flowdist.runtime.controller.intake import Intake
@@ -44,7 +45,6 @@ from flowdist.runtime.processes.unexpected import watch_loop
 from flowdist.runtime.remote_logs.log_relay import LogRelay
 from flowdist.runtime.run_folder.remote_error_report import save_report
 from flowdist.runtime.run_folder.resume import checked_header
-from flowdist.runtime.wire.doors import BACKLOG
 from flowdist.runtime.wire.endpoint import DeathProof
 from flowdist.runtime.wire.fault_messages import HealLink, LinkFault, RemoteFault
 from flowdist.runtime.wire.frames import (
@@ -173,13 +173,13 @@ class ControllerProcess:
         serve, limit, doors = self._serve_remote, READ_AHEAD, self._config.doors
         if not doors:
             addresses = [listening.address, *listening.also] if listening.address else None
-            return [await asyncio.start_server(serve, addresses, listening.port, limit=limit)]
+            return [await listen(serve, limit, address=addresses, port=listening.port)]
         sockets = [socket.socket(fileno=door) for door in doors]
-        return [await asyncio.start_server(serve, sock=each, limit=limit, backlog=BACKLOG) for each in sockets]
+        return [await listen(serve, limit, door=each) for each in sockets]
 
     async def _serve_remote(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            if self._intake.open(writer) and await self._hosts.admit(reader, writer):
+            if await self._intake.open(writer) and await self._hosts.admit(reader, writer):
                 self._remote[writer] = None
                 self._intake.admit(writer)
                 await self._serve(reader, writer)

@@ -16,8 +16,10 @@ from flowdist.control.connection.objections import INCARNATION_MAX
 from flowdist.control.job.state import JobState, Node
 from flowdist.control.protocol.ids import NodeName
 from flowdist.graph import RoleGraph
+from flowdist.graph.units import HOSTS_MAX
 from flowdist.record.reader import BadLine
 from flowdist.runtime.atomic import write_atomically
+from flowdist.runtime.controller.channel import Channel
 from flowdist.runtime.controller.limits import NAMES_MAX
 from flowdist.runtime.controller.refusals import Refusals
 from flowdist.runtime.run_folder.resume import RunEndpoint
@@ -34,9 +36,9 @@ from flowdist.runtime.wire.handshake import (
     Refused,
     ServerHandshake,
 )
-from flowdist.runtime.wire.tls import Identity, encrypt
+from flowdist.runtime.wire.tls import Identity
 
-NAME_MAX, HOSTS_MAX = 50, 4096  # characters of a node's name; names that a job gives to other hosts
+NAME_MAX = 50  # characters of a node's name
 OWNERS = "hosts.jsonl"  # in the folder of the run: a line for each node and host that it was given to, see `Owner`
 
 
@@ -63,10 +65,17 @@ class Listening(msgspec.Struct, frozen=True):
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """The host that a node belongs to, by the SHA-256 of the host's secret. Of several lines, the last one counts."""
+    """The host that a node belongs to, by the SHA-256 of the host's secret. Of several lines, the last one counts.
+
+    `address` is the one from which the host has joined; empty: an earlier version has written the line.
+    """
 
     node: NodeName
     digest: str
+    address: str = ""
+
+
+NOBODY = Owner("", "")
 
 
 class HostRegistry:
@@ -100,7 +109,7 @@ class HostRegistry:
         self._graph, self._job, self._run_id, self._token = graph, job, run_id, token
         self._known_nodes, self._refusals, self._tls = known_nodes, refusals, tls
         self._owners_file = run_dir / OWNERS
-        self._owners: dict[NodeName, str] = _read_owners(self._owners_file)
+        self._owners = _read_owners(self._owners_file)
         self._numbers = {name: number for number, name in enumerate(self._owners)}
         self._shown: dict[asyncio.StreamWriter, tuple[NodeName, str]] = {}  # node and SHA-256 of the secret shown
         self._hosts: dict[NodeName, asyncio.StreamWriter] = {}  # the connection of the foreground process, by node
@@ -127,7 +136,8 @@ class HostRegistry:
         if not await self._answer(handshake.challenge, reader, writer):
             return False
         if self._tls is not None:
-            await encrypt(writer, self._tls.context)
+            assert isinstance(writer.transport, Channel)
+            await writer.transport.encrypt(self._tls.context)
         return await self._answer(lambda message: self._identify(message, handshake, writer), reader, writer)
 
     async def _answer(
@@ -155,7 +165,8 @@ class HostRegistry:
         if isinstance(answer, Refused) or not isinstance(proof, Proof):
             return answer
         digest = _digest(proof.secret)
-        if proof.node and not hmac.compare_digest(self._owners.get(proof.node, ""), digest):
+        owner = self._owners.get(proof.node, NOBODY)
+        if proof.node and not hmac.compare_digest(owner.digest, digest):
             return handshake.refuse(f"{proof.node!r} is a node of another host", "start the command here again")
         self._shown[writer] = (proof.node, digest)
         return answer
@@ -167,7 +178,8 @@ class HostRegistry:
         agent's, may still be open then: they must not speak for the new one.
         """
         name, digest = self._shown.get(writer, ("", ""))
-        return name if self._owners.get(name) == digest else ""
+        owner = self._owners.get(name)
+        return name if owner is not None and owner.digest == digest else ""
 
     def source_of(self, writer: asyncio.StreamWriter) -> str:
         """Return the peer of a connection in words, for the log."""
@@ -193,7 +205,8 @@ class HostRegistry:
                 return Refused(
                     f"job {self._job!r} is ending there", "start the command again on every host", retry=True
                 )
-            name, address = self._free_name(request.host, job), address_of(writer)
+            address = address_of(writer)
+            name = self._free_name(request.host, address, job)
             if refused := self._too_many(name, address):
                 return refused
             self._give(name, address, writer)
@@ -206,14 +219,15 @@ class HostRegistry:
     def _give(self, name: NodeName, address: str, writer: asyncio.StreamWriter) -> None:
         """Make a new host the owner of a node, and keep that for the next controller, before the host learns of it."""
         _, digest = self._shown[writer]
-        self._owners[name], self._shown[writer] = digest, (name, digest)
+        owner = Owner(name, digest, address)
+        self._owners[name], self._shown[writer] = owner, (name, digest)
         self._numbers.setdefault(name, len(self._numbers))  # the same as long as the job lasts
         if name in self._brought:
             self._brought_by[self._brought[name]] -= 1
         self._brought[name] = address
         self._brought_by[address] += 1
         with self._owners_file.open("ab") as file:
-            file.write(msgspec.json.encode(Owner(name, digest)) + b"\n")
+            file.write(msgspec.json.encode(owner) + b"\n")
 
     def _too_many(self, name: NodeName, address: str) -> Refused | None:
         """Return the refusal of a new host from the address, if its name is a new one and there are too many."""
@@ -236,10 +250,21 @@ class HostRegistry:
         if self._hosts.get(name) is writer:
             del self._hosts[name]
 
-    def _free_name(self, host: str, job: JobState) -> NodeName:
+    def _free_name(self, host: str, address: str, job: JobState) -> NodeName:
+        """Return the name of the node of a new host: that of the host, with a number if another host may use it.
+
+        A name that was given once is free for hosts at the same address alone: a machine that starts again gets its
+        name again. Another host of that name may just be out of reach. It would be refused for good when it comes back
+        if its node were given away.
+        """
         base = node_name(host, {role.name for role in self._graph.roles})
         number, name = 1, base
-        while name in self._hosts or name in self._known_nodes or not _is_free(job.nodes.get(name)):
+        while (
+            name in self._hosts
+            or name in self._known_nodes
+            or (name in self._owners and self._owners[name].address != address)
+            or not _is_free(job.nodes.get(name))
+        ):
             number += 1
             name = f"{base}-{number}"
         return name
@@ -260,7 +285,7 @@ def _digest(secret: str) -> str:
     return sha256(secret.encode()).hexdigest()
 
 
-def _read_owners(path: Path) -> dict[NodeName, str]:
+def _read_owners(path: Path) -> dict[NodeName, Owner]:
     """Return the owners that earlier controllers of the run have kept; none without a file.
 
     An incomplete last line, which a crash may leave, is cut off: its host has not learned of its node.
@@ -274,11 +299,11 @@ def _read_owners(path: Path) -> dict[NodeName, str]:
     whole = data[: data.rfind(b"\n") + 1]
     if whole != data:
         write_atomically(path, whole)
-    owners: dict[NodeName, str] = {}
+    owners: dict[NodeName, Owner] = {}
     for number, line in enumerate(whole.splitlines(), 1):
         try:
             owner = msgspec.json.decode(line, type=Owner)
         except msgspec.DecodeError as error:
             raise BadLine(str(path), number, f"the line is damaged: {error}") from None
-        owners[owner.node] = owner.digest
+        owners[owner.node] = owner
     return owners

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from asyncio.sslproto import SSLProtocol
 from weakref import WeakSet
 
 from flowdist.runtime.controller.host_registry import HostRegistry, address_of
 from flowdist.runtime.controller.limits import (
     FRAME_MAX,
-    READ_AHEAD,
     UNREAD_MAX,
     UNSENT_MAX,
+    WAITING_MAX,
     ByteBudget,
     Connections,
     Pace,
@@ -34,30 +33,50 @@ class Intake:
     """
 
     def __init__(self, hosts: HostRegistry, refusals: Refusals) -> None:
-        SSLProtocol.max_size = READ_AHEAD  # asyncio takes that much for each connection with TLS, else 256 KiB
         self._hosts, self._refusals = hosts, refusals
-        self._connections: Connections[asyncio.StreamWriter] = Connections()
+        self._connections: Connections[asyncio.StreamWriter] = Connections(waiting_max=WAITING_MAX)
+        self._turns: dict[asyncio.StreamWriter, asyncio.Future[None]] = {}  # of those that wait
         self._budget: ByteBudget[asyncio.StreamWriter] = ByteBudget()
         self._pace = Pace()
         self._dropped: WeakSet[asyncio.StreamWriter] = WeakSet()  # what has arrived on them is not read any more
 
-    def open(self, writer: asyncio.StreamWriter) -> bool:
-        """Add a new connection, and return whether there is room for it; another one may be closed for it."""
-        writer.transport.max_size = READ_AHEAD  # type: ignore[attr-defined]  # else asyncio reads 256 KiB at once
+    async def open(self, writer: asyncio.StreamWriter) -> bool:
+        """Add a new connection and wait for its turn to be read; return whether there is room for it.
+
+        Another connection may be closed for it.
+        """
         victim = self._connections.opened(writer, address_of(writer))
         if victim is not None:
             self.drop(victim, "too many connections have not joined")
-        return victim is not writer
+        if victim is writer:
+            return False
+        turn = self._turns[writer] = asyncio.get_running_loop().create_future()
+        self._take_turns()
+        if not turn.done():
+            assert isinstance(writer.transport, asyncio.Transport)
+            writer.transport.pause_reading()
+            await turn
+            writer.transport.resume_reading()
+        return writer not in self._dropped
+
+    def _take_turns(self) -> None:
+        """Let connections in for which there is room now."""
+        for writer in self._connections.next_turns():
+            if (turn := self._turns.pop(writer, None)) is not None and not turn.done():
+                turn.set_result(None)
 
     def admit(self, writer: asyncio.StreamWriter) -> None:
-        """Record that a connection has passed the handshake; with TLS, `writer` has another transport from now on."""
-        writer.transport.set_write_buffer_limits(UNREAD_MAX)  # asyncio keeps 512 KiB for each connection with TLS
+        """Record that a connection has passed the handshake."""
+        writer.transport.set_write_buffer_limits(UNREAD_MAX)
         self.note_node(writer)
 
     def note_node(self, writer: asyncio.StreamWriter) -> None:
         """Record if a connection has a node now, or close it if its address has too many such connections."""
-        if self._hosts.node_of(writer) and not self._connections.joined(writer):
+        if not self._hosts.node_of(writer):
+            return
+        if not self._connections.joined(writer):
             self.drop(writer, "its address has too many connections")
+        self._take_turns()
 
     async def read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> ToControllerFrame | None:
         """Wait for the next frame of another host and return its message; None if the connection has ended.
@@ -76,9 +95,12 @@ class Intake:
 
         if wait_s := self._pace.wait_s(address, clock()):
             await asyncio.sleep(wait_s)
-        async with asyncio.timeout(None if self._hosts.node_of(writer) else HANDSHAKE_S):
+        if self._hosts.node_of(writer):
             body = await read_frame(reader, FRAME_MAX, note)
-        if body is None:
+        else:
+            async with asyncio.timeout(HANDSHAKE_S):
+                body = await read_frame(reader, FRAME_MAX, note)
+        if body is None or (self._dropped and writer in self._dropped):
             return None
         self._pace.charge(address, len(body), clock())
         return TO_CONTROLLER.decode(body)
@@ -88,12 +110,13 @@ class Intake:
         self._refusals.note(self._hosts.source_of(writer), why)
         self._dropped.add(writer)
         writer.transport.abort()
+        if (turn := self._turns.pop(writer, None)) is not None and not turn.done():
+            turn.set_result(None)
 
     async def end(self, writer: asyncio.StreamWriter) -> None:
         """Close a connection that is over. A peer that does not read the rest of its answer loses it."""
         try:
-            if not writer.is_closing():  # TLS forgets its socket when it is closed twice, and cannot abort then
-                writer.close()
+            writer.close()
             with contextlib.suppress(OSError, asyncio.CancelledError):  # TimeoutError is an OSError
                 async with asyncio.timeout(CLOSE_S):
                     await writer.wait_closed()
@@ -101,6 +124,8 @@ class Intake:
             writer.transport.abort()
             self._budget.forget(writer)
             self._connections.closed(writer)
+            self._turns.pop(writer, None)
+            self._take_turns()
 
     def may_send(self, writer: asyncio.StreamWriter) -> bool:
         """Return whether a message may be sent; a peer that has left UNSENT_MAX bytes unread is dropped instead."""

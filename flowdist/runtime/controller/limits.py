@@ -2,14 +2,15 @@
 
 All of it is arithmetic: the caller measures, passes the time, and closes the connections that are named. Each limit is
 shared fairly among addresses: where there is too much, the address with the largest part loses, so that a host beside
-a hostile one loses nothing. The sizes are chosen for a growth of the controller of less than 64 MB, with TLS, whose
-buffers take 56 KB for each connection.
+a hostile one loses nothing. The sizes are chosen for a growth of the controller of less than 64 MB, with TLS, which
+takes 25 KB for each connection.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable
+from itertools import islice
 from typing import Generic, TypeVar
 
 FRAME_MAX = 512 << 10  # bytes of a frame of a host that has joined; its largest is an error report, of 0.4 MB
@@ -17,7 +18,8 @@ UNFINISHED_MAX = 8 << 20  # bytes of unfinished frames, over all connections of 
 UNREAD_MAX = 64 << 10  # bytes that wait for one peer: above, no answer and no line of the journal is added
 UNSENT_MAX = 4 << 20  # bytes that wait for one peer, orders included: above, its connection is closed
 READ_AHEAD = 32 << 10  # bytes that a connection of another host may have sent before they are handled
-NEWCOMERS_MAX = 256  # connections that have no node yet, over all addresses
+NEWCOMERS_MAX = 256  # connections that have no node yet and are read, over all addresses
+WAITING_MAX = 1024  # connections that wait until they are read; nothing is kept of what they send
 SCRAPES_MAX = 32  # connections to the port of the metrics; a scrape takes milliseconds
 CONNECTIONS_MAX = 64  # connections of one address that have a node; a host has two
 NAMES_MAX = 32  # nodes that one address may bring to a job, in the time of one controller
@@ -32,45 +34,74 @@ C = TypeVar("C", bound=Hashable)
 class Connections(Generic[C]):
     """The connections of other hosts: newcomers, which have no node yet, and connections with a node.
 
+    Newcomers above a number wait for their turn. When a thousand hosts come at once, each of them would otherwise be
+    refused several times before there is room, and come again: that costs more than to let all of them in.
+
     Args:
         newcomers_max: How many newcomers there may be at once.
+        waiting_max: How many more may wait.
     """
 
-    def __init__(self, newcomers_max: int = NEWCOMERS_MAX) -> None:
-        self._newcomers_max = newcomers_max
+    def __init__(self, newcomers_max: int = NEWCOMERS_MAX, waiting_max: int = 0) -> None:
+        self._newcomers_max, self._waiting_max = newcomers_max, waiting_max
         self._newcomers: dict[C, str] = {}  # address of each, the oldest first
+        self._waiting: dict[C, str] = {}  # the same of those that wait
+        self._coming: Counter[str] = Counter()  # how many of both each address has
         self._joined: dict[C, str] = {}
         self._joined_of: Counter[str] = Counter()  # how many of these each address has
 
     def opened(self, connection: C, address: str) -> C | None:
-        """Add a newcomer, and return the newcomer that has to be closed for it, if there are too many.
+        """Add a newcomer that waits, and return the one that has to be closed for it, if there are too many.
 
         That is the oldest of the address that has the most, so that nobody fills the room for others. Where no address
-        has two, it is the new one: newcomers that wait their turn all come in at last.
+        has two, it is the new one, if too many wait.
         """
-        self._newcomers[connection] = address
-        if len(self._newcomers) <= self._newcomers_max:
+        self._waiting[connection] = address
+        self._coming[address] += 1
+        n_coming = len(self._newcomers) + len(self._waiting)
+        if n_coming <= self._newcomers_max:
             return None
-        counts = Counter(self._newcomers.values())
-        most = max(counts.values())
-        of_largest = (each for each, its in self._newcomers.items() if counts[its] == most)
-        victim = next(of_largest) if most > 1 else connection
-        del self._newcomers[victim]
+        most = max(self._coming.values())
+        if most == 1 and n_coming <= self._newcomers_max + self._waiting_max:
+            return None
+        coming = (*self._newcomers.items(), *self._waiting.items())
+        victim = next(each for each, its in coming if self._coming[its] == most) if most > 1 else connection
+        self._leave(victim)
         return victim
+
+    def next_turns(self) -> list[C]:
+        """Return the newcomers that no longer wait: call this when one has come, joined or gone."""
+        room = self._newcomers_max - len(self._newcomers)
+        turns = dict(islice(self._waiting.items(), max(0, room)))
+        for connection in turns:
+            del self._waiting[connection]
+        self._newcomers.update(turns)
+        return list(turns)
+
+    def _leave(self, connection: C) -> None:
+        """Forget a newcomer; nothing happens if the connection is none."""
+        where = self._newcomers if connection in self._newcomers else self._waiting
+        if (address := where.pop(connection, None)) is not None:
+            self._coming[address] -= 1
+            if not self._coming[address]:
+                del self._coming[address]
 
     def joined(self, connection: C) -> bool:
         """Record that an open connection has a node now; return False if its address has too many such connections."""
-        if connection in self._newcomers:
-            address = self._newcomers[connection]
+        if connection in self._joined:
+            return True
+        address = self._newcomers.get(connection, self._waiting.get(connection))
+        if address is not None:
             if self._joined_of[address] >= CONNECTIONS_MAX:
                 return False
-            self._joined[connection] = self._newcomers.pop(connection)
+            self._leave(connection)
+            self._joined[connection] = address
             self._joined_of[address] += 1
         return True
 
     def closed(self, connection: C) -> None:
         """Forget a connection."""
-        self._newcomers.pop(connection, None)
+        self._leave(connection)
         if (address := self._joined.pop(connection, None)) is not None:
             self._joined_of[address] -= 1
             if not self._joined_of[address]:

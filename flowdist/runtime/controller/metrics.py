@@ -72,13 +72,14 @@ def families(status: Status, refused: int = 0) -> Iterator[Family]:
     yield Family("incidents", "counter", "Incidents, by cause.", incidents)
     yield Family("incidents_open", "gauge", "Incidents that are open.", [({}, len(status.open_incidents))])
     yield Family("nodes", "gauge", "Nodes, by state.", [({"state": name}, nodes[name]) for name in NODE_STATES])
-    if status.goodput is not None:
+    if status.time_ns:
         times = [
             ({"role": role, "bucket": bucket}, ns / 1e9)
             for role, buckets in status.time_ns.items()
             for bucket, ns in buckets.items()
         ]
         yield Family("replica_seconds", "gauge", "Time of all replicas, by role and use.", times)
+    if status.goodput is not None:
         yield Family("goodput", "gauge", "Productive share of the time of tasks.", [({}, status.goodput)])
     ages = [({"node": node.name}, node.heard_s_ago) for node in status.nodes if node.heard_s_ago is not None]
     yield Family("agent_heard_seconds", "gauge", "Time since the last message of a node's agent.", ages)

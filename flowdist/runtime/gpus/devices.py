@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import itertools
-import math
 import os
 import subprocess
 import sys
@@ -15,7 +14,8 @@ from pathlib import Path
 import msgspec
 
 from flowdist.errors import FlowdistError
-from flowdist.graph import Cluster, NodeSpec, RoleGraph
+from flowdist.graph import Cluster, NodeSpec, RoleGraph, format_memory
+from flowdist.graph.capacity import wanted
 from flowdist.runtime.gpus.driver import Gpu, GpuError, open_devices, visible_gpus
 
 DRIVER = Path("/proc/driver/nvidia/gpus")
@@ -23,6 +23,7 @@ DEV = Path("/dev")
 # Device files of GPUs that the driver lists nowhere, but torch may know: on WSL, a Jetson, in a container, or AMD's.
 UNLISTED = ("nvidia0", "dxg", "nvhost-gpu", "nvgpu", "kfd")
 TORCH_TIMEOUT_S = 60
+NODE_BYTES = 25 << 20  # memory of a node's guardian, spawner and agent
 
 
 def machine_cpus() -> int:
@@ -99,16 +100,16 @@ def settle_cluster(graph: RoleGraph, gpus: Sequence[str], added: int = 0) -> tup
         added: How many nodes like the first one the fault plan adds later.
 
     Raises:
-        FlowdistError: if all nodes, the added ones included, together have more GPUs than this machine.
+        FlowdistError: if all nodes, the added ones included, together have more GPUs than this machine, or if the
+            machine has no memory for so many.
     """
-    # unlike that of sum(), the result of fsum() is the same in every version of Python
-    wanted_cpu = math.fsum(role.resources.cpu * role.max_replicas for role in graph.roles)
+    wanted_cpu, wanted_memory = wanted(graph.roles)
     if not graph.cluster.given:
-        wanted_memory = sum(role.resources.memory * role.max_replicas for role in graph.roles)
         cpu, memory = max(machine_cpus(), wanted_cpu), max(machine_memory(), wanted_memory)
         node = NodeSpec("node0", cpu=cpu, gpu=len(gpus), memory=memory)
         graph = msgspec.structs.replace(graph, cluster=Cluster((node,)))
     nodes = graph.cluster.nodes
+    _check_memory(len(nodes) + added)
     asked = sum(node.gpu for node in nodes) + added * nodes[0].gpu
     if asked > len(gpus):
         help = "run with fewer nodes (--nodes), or with Node(gpu=...) as this machine has them"
@@ -119,6 +120,16 @@ def settle_cluster(graph: RoleGraph, gpus: Sequence[str], added: int = 0) -> tup
     if wanted_cpu > machine_cpus():
         warnings.append(f"the replicas ask for {wanted_cpu:g} cpu, this machine has {machine_cpus()}: they share them")
     return graph, warnings
+
+
+def _check_memory(nodes: int) -> None:
+    """Raise FlowdistError if the processes of flowdist for so many nodes need more memory than this machine has."""
+    if (needed := nodes * NODE_BYTES) > machine_memory():
+        size, has = format_memory(needed >> 30 << 30), format_memory(machine_memory() >> 30 << 30)
+        raise FlowdistError(
+            f"{nodes:,} nodes on one machine need about {size} for flowdist's own processes, and it has {has}",
+            help="simulate it (flowdist simulate), run it with fewer (--nodes 8), or let other hosts join (--listen)",
+        )
 
 
 def share_devices(nodes: Sequence[NodeSpec], gpus: Sequence[str]) -> list[tuple[str, ...]]:

@@ -166,7 +166,7 @@ class Injector:
         self._torn_checkpoints = TornCheckpoints(graph, Path(graph.checkpoint_dir or run_dir / "checkpoints"))
         nodes = [*graph.cluster.nodes, *(added_node(name, graph) for name in plan.new_nodes)]
         self._labels = {node.name: node.labels for node in nodes}
-        self._arrivals = Arrivals(plan.rates, graph, list(self._labels), seed)
+        self._arrivals = Arrivals(plan.rates, graph, list(self._labels), seed, plan.starts)
         list(self._arrivals.until(since_ns))
         self._waiting: list[Fault] = []  # faults that wait for a milestone
         self._due: list[tuple[int, Fault]] = []  # faults whose time is known, with that time

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Callable
 from errno import ECONNREFUSED
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from flowdist.runtime.wire.frames import JoinRequest, Welcome, encode, read_from
 from flowdist.runtime.wire.handshake import HANDSHAKE_S, ConnectionRejected, Credentials, Refused
 
 RETRY_S = 0.2  # between two attempts to connect
+REFUSED = "connection refused"  # nothing listens there
 REPORT_S = 5.0  # until the first message that no controller answers; later ones come half as often
 
 
@@ -67,9 +69,17 @@ class Joined(NamedTuple):
 
 
 async def join_job(
-    controller: ControllerEndpoint, token: str, request: JoinRequest, timeout_s: float, show: Show
+    controller: ControllerEndpoint,
+    token: str,
+    request: JoinRequest,
+    timeout_s: float,
+    show: Show,
+    over_here: Callable[[], str] = str,
 ) -> Joined:
     """Connect to the controller and join its job, trying again until it answers.
+
+    With a token, only a refusal that the controller has proven to be its own ends this at once. Any other may be that
+    of anybody on the network: it is shown, and the host goes on trying.
 
     Args:
         controller: Where the controller listens, and for which job.
@@ -77,17 +87,22 @@ async def join_job(
         request: The name of this host, and whether it shows the progress of the job.
         timeout_s: How long to try, in seconds.
         show: Prints a line on the terminal; every few seconds, why no controller answers.
+        over_here: Return in words which run of this machine that listened there is over; empty if none is. Called when
+            nothing listens there.
 
     Returns:
         The open connection, and the name and the job that the controller has given this host.
 
     Raises:
         JobFailed: No controller has answered, or each answer was to try again, for `timeout_s`.
-        ConnectionRejected: The controller refuses this host for good, or the peer is no controller.
+        ConnectionRejected: The controller refuses this host for good. Without a proof of that, for `timeout_s`.
     """
     loop = asyncio.get_running_loop()
     until, report_at = loop.time() + timeout_s, loop.time() + REPORT_S
+    refusal: ConnectionRejected | None  # the answer to the last attempt, if nothing has proven it
+    is_first = True  # no such refusal was shown: the first one is shown at once
     credentials = Credentials(token, "", secrets.token_hex(16))
+    over = ""
     while True:
         try:
             connection = Connection(*await dial(controller, credentials))
@@ -98,22 +113,28 @@ async def join_job(
             clock = JobClock(welcome.now_ns)
             return Joined(connection, found, welcome, credentials._replace(node=welcome.node), clock)
         except ConnectionRejected as error:
-            if not error.retry:
+            if not error.retry and (error.is_proven or not token):
                 raise
-            why = error.message
+            why, refusal = error.message, None if error.retry else error
         except (OSError, TimeoutError) as error:
-            why = _reason(error)
+            why, refusal = _reason(error), None
+            if why == REFUSED and not over and (over := over_here()):
+                show("warning", f"{over}; this host waits for another run there")
         if loop.time() > until:
-            raise JobFailed(
-                f"no controller has answered at {controller.address} for {timeout_s:g} s: {why}",
-                help=f"start the same command on {controller.host}, check that its port {controller.port} can be "
-                "reached from here, and that every host names the same endpoint",
-            )
-        if loop.time() > report_at:
+            raise refusal or _unanswered(controller, timeout_s, over or why)
+        if loop.time() > report_at or (refusal is not None and is_first):
             left_s = until - loop.time()
             show("warning", f"no controller at {controller.address} yet ({why}); trying for another {left_s:.0f} s")
-            report_at += REPORT_S * 2
+            report_at, is_first = loop.time() + REPORT_S * 2, is_first and refusal is None
         await asyncio.sleep(RETRY_S)
+
+
+def _unanswered(controller: ControllerEndpoint, timeout_s: float, why: str) -> JobFailed:
+    return JobFailed(
+        f"no controller has answered at {controller.address} for {timeout_s:g} s: {why}",
+        help=f"start the same command on {controller.host}, check that its port {controller.port} can be reached from "
+        "here, and that every host names the same endpoint",
+    )
 
 
 async def rejoin(joined: Joined, request: JoinRequest, timeout_ns: int) -> Connection:
@@ -173,5 +194,5 @@ def _reason(error: OSError) -> str:
     if isinstance(error, TimeoutError):
         return "no answer"
     if isinstance(error, ConnectionRefusedError) or f"[Errno {ECONNREFUSED}]" in str(error):  # of several addresses
-        return "connection refused"
+        return REFUSED
     return (error.strerror or str(error)).lower()

@@ -1,4 +1,4 @@
-"""The workers that are children of one process, a spawner or a fork server: their signals and their ends."""
+"""The workers that are children of a spawner: their signals and their ends."""
 
 from __future__ import annotations
 

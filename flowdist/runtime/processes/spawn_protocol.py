@@ -1,4 +1,4 @@
-"""The protocol between agent, spawner and fork servers, and the files in a worker's folder that belong to it.
+"""The protocol between agent and spawner, and the files in a worker's folder that belong to it.
 
 One protocol serves both ways of starting a worker, by exec and by fork: a Spawn is answered by Spawned or SpawnRefused,
 and later, when the worker has ended, by Ended. Each message is a frame of `wire/framing.py`.
@@ -9,39 +9,38 @@ from __future__ import annotations
 import contextlib
 import signal
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from flowdist.runtime.atomic import write_atomically
 from flowdist.runtime.left_files import read_number
-from flowdist.runtime.preload.profile import Changes
 from flowdist.runtime.wire.framing import FrameBuffer
 from flowdist.runtime.wire.framing import encode as encode
 
 
-class ForkServerSpec(msgspec.Struct, frozen=True):
-    """Key of a fork server: what it imports, and everything that the imports may read.
+class PrefixSpec(msgspec.Struct, frozen=True):
+    """Key of a prefix: the command of its workers, and everything that they share before they differ.
 
     Workers whose specs are equal are forked from one process.
     """
 
-    interpreter: tuple[str, ...]  # with its flags
+    argv: tuple[str, ...]  # words that differ from worker to worker have their macros still
     env: tuple[tuple[str, str], ...]
     cwd: str
-    first_path: str  # sys.path[0]
-    preload: tuple[str, ...]
-    learned: tuple[str, ...] = ()  # modules that are imported after those of `preload`, if each passes its trial
-    per_worker: tuple[str, ...] = ()  # environment variables that learned modules must not read
-    changed: Changes = ()  # variables that the script changes
+    unknown: tuple[str, ...]  # environment variables that are not in `env`, because each worker has its own value
+    of_start: tuple[str, ...]  # those of them that may differ between two starts of a worker with the same rank
+    late: tuple[str, ...]  # modules that are imported at the split, if the script has not imported them
+    has_own_words: bool = False  # whether `argv` has words that differ
 
-    def without_learned(self) -> ForkServerSpec:
-        """Return the key of the fork server that has nothing learned, and can serve the same workers."""
-        return msgspec.structs.replace(self, learned=(), per_worker=(), changed=())
+    def rank_of(self, env: Mapping[str, str]) -> tuple[str | None, ...]:
+        """Return the values in a worker's environment that it has in each of its starts, and its prefix has not."""
+        return tuple(env.get(name) for name in self.unknown if name not in self.of_start)
 
 
 class Spawn(msgspec.Struct, frozen=True, tag=True):
-    """Request to start one worker: by a fork from `server`, or by exec if `server` is None or cannot be used.
+    """Request to start one worker: by a fork from its `prefix`, or by exec if that is None or cannot be used.
 
     `folder` gets the files stdout.log, stderr.log and pid of the worker. The pid file is written before the worker runs
     any code of the user, and before Spawned is answered.
@@ -52,27 +51,15 @@ class Spawn(msgspec.Struct, frozen=True, tag=True):
     env: dict[str, str]
     cwd: str
     folder: str
-    server: ForkServerSpec | None = None
+    prefix: PrefixSpec | None = None
     cpus: tuple[int, ...] = ()  # cores that the worker is bound to; none: those that the spawner may use
-    records: bool = False  # a worker that is forked leaves a recording of its imports in `folder`
+    store: str | None = None  # the path at which a store host gets its socket; None: this is a worker
 
 
 class Prepare(msgspec.Struct, frozen=True, tag=True):
-    """Request to start a fork server before the first worker needs it. Answered by Prepared."""
+    """Request to start a prefix before the first worker needs it. Answered by Prepared."""
 
-    server: ForkServerSpec
-
-
-class Learn(msgspec.Struct, frozen=True, tag=True):
-    """Request to start a fork server with learned modules, for which no worker waits. Answered by Learned."""
-
-    server: ForkServerSpec
-
-
-class Retire(msgspec.Struct, frozen=True, tag=True):
-    """Request to end a fork server once it has no workers any more. A later Spawn may start the server again."""
-
-    server: ForkServerSpec
+    prefix: PrefixSpec
 
 
 class Signal(msgspec.Struct, frozen=True, tag=True):
@@ -83,7 +70,7 @@ class Signal(msgspec.Struct, frozen=True, tag=True):
 
 
 class CancelSpawn(msgspec.Struct, frozen=True, tag=True):
-    """Request to drop a Spawn that waits for its fork server. The answers are as if SIGTERM had ended the worker.
+    """Request to drop a Spawn that waits for its prefix. The answers are as if SIGTERM had ended the worker.
 
     A Spawn that does not wait is left as it is, without an answer.
     """
@@ -95,7 +82,8 @@ class Spawned(msgspec.Struct, frozen=True, tag=True):
     """Answer: the worker was started."""
 
     id: int
-    pid: int  # 0 if it was dropped, or its fork server has died, before it had a process
+    pid: int  # 0 if it was dropped, or its template has died, before it had a process
+    has_torch: bool = False  # it was forked from a process with torch
 
 
 class SpawnRefused(msgspec.Struct, frozen=True, tag=True):
@@ -112,61 +100,33 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     code: int
 
 
-class Imports(msgspec.Struct, frozen=True, tag=True):
-    """First request to a fork server: what to import, and from where. Answered by Ready."""
+class Respawned(msgspec.Struct, frozen=True, tag=True):
+    """Answer: a worker that has done nothing yet was forked anew, and has another process id."""
 
-    first_path: str  # becomes sys.path[0]; empty: no entry is added
-    preload: tuple[str, ...]
-    learned: tuple[str, ...] = ()
-    per_worker: tuple[str, ...] = ()
-    changed: Changes = ()
-    standbys: int = 0  # workers that this server will probably have to start at once
-
-
-class Ready(msgspec.Struct, frozen=True, tag=True):
-    """Answer of a fork server after its imports. `unsafe` says why it must not be forked from; normally empty.
-
-    `imported` has the learned modules that were imported by name. `refused` has those because of which the server is
-    unsafe, each with the reason.
-    """
-
-    unsafe: str = ""
-    imported: tuple[str, ...] = ()
-    refused: tuple[tuple[str, str], ...] = ()
+    id: int
+    pid: int
 
 
 class Prepared(msgspec.Struct, frozen=True, tag=True):
-    """Answer: the fork server of a Prepare is ready; or, if not `is_usable`, must not be used."""
+    """Answer: the prefix of a Prepare has come to its split; or, if not `is_usable`, its workers start cold."""
 
     is_usable: bool
-
-
-class Learned(msgspec.Struct, frozen=True, tag=True):
-    """Answer: a fork server with learned modules is ready; or, if `unsafe` says why, was given up for good.
-
-    It comes after a Learn, and also when such a server that a Prepare or a Spawn has started is ready or given up. The
-    spawner starts workers for a server that was given up from the one `without_learned`.
-    """
-
-    server: ForkServerSpec
-    unsafe: str = ""
-    imported: tuple[str, ...] = ()  # the learned modules that were imported by name; these bring all others
-    refused: tuple[tuple[str, str], ...] = ()  # learned modules that make the server unsafe, each with the reason
+    has_torch: bool = False
 
 
 class StartedCold(msgspec.Struct, frozen=True, tag=True):
     """Answer: a worker that was to be forked is started by exec; `reason` says why.
 
-    The spawner sends this answer once for each fork server that it has given up, before Spawned of the first worker
-    that is concerned.
+    The spawner sends this answer once for each prefix that it has given up, before Spawned of the first worker that is
+    concerned.
     """
 
     id: int
     reason: str
 
 
-Request = Spawn | Prepare | Learn | Retire | Signal | CancelSpawn | Imports
-Answer = Spawned | SpawnRefused | Ended | Ready | Prepared | Learned | StartedCold
+Request = Spawn | Prepare | Signal | CancelSpawn
+Answer = Spawned | Respawned | SpawnRefused | Ended | Prepared | StartedCold
 
 _DECODER = msgspec.msgpack.Decoder(Request | Answer)
 INJECTED_EXIT = "injected_exit"  # file: the exit code that an injected fault wants reported instead of its SIGKILL
@@ -200,7 +160,7 @@ def injected_code(folder: Path, code: int) -> int:
 
 
 class Channel:
-    """One end of a connection between agent and spawner, or between spawner and fork server.
+    """One end of the connection between agent and spawner.
 
     A selector or an event loop may watch this object in place of its socket.
 

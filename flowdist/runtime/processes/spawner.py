@@ -1,4 +1,4 @@
-"""The spawner, a process of each node: it starts workers by exec or through a fork server, and reports their ends.
+"""The spawner, a process of each node: it starts workers by exec or by a fork of its prefix, and reports their ends.
 
 Requests come from the agent, to which all answers go.
 """
@@ -14,16 +14,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from flowdist.runtime.processes.children import Children, bound_to
-from flowdist.runtime.processes.fork_servers import ForkServerProcess, ForkServers
+from flowdist.runtime.processes.prefixes import Prefixes, Template
 from flowdist.runtime.processes.reaper import die_with_parent
 from flowdist.runtime.processes.spawn_protocol import (
     Answer,
     CancelSpawn,
     Channel,
-    Learn,
     Prepare,
     Request,
-    Retire,
     Signal,
     Spawn,
     SpawnRefused,
@@ -50,40 +48,36 @@ class Spawner:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._channel, selectors.EVENT_READ)
         self._children = Children(self._selector)
-        self._servers = ForkServers(self._selector, self._channel.send, self._start)
+        self._prefixes = Prefixes(self._selector, self._channel.send, self._start)
 
     def run(self) -> None:
         """Serve the agent's requests until the agent closes its side of the channel or ends."""
         while True:
-            for key, _ in self._selector.select(self._servers.seconds_until_deadline()):
+            for key, _ in self._selector.select(self._prefixes.seconds_until_deadline()):
                 if key.fileobj is self._channel:
                     requests = self._channel.receive()
                     if requests is None:
                         return
                     for request in requests:
                         self._handle(request)
-                elif isinstance(key.data, ForkServerProcess):
-                    self._servers.receive(key.data)
+                elif isinstance(key.data, Template):
+                    self._prefixes.receive(key.data)
                 else:
                     self._channel.send(self._children.end(key.data))
-            self._servers.abandon_slow()
+            self._prefixes.abandon_slow()
 
     def _handle(self, request: Request | Answer) -> None:
         match request:
             case Spawn():
-                if not self._servers.spawn(request):
+                if not self._prefixes.spawn(request):
                     self._start(request)
             case Signal():
-                if not self._servers.signal(request):
+                if not self._prefixes.signal(request):
                     self._children.signal(request.id, request.number)
             case Prepare():
-                self._servers.prepare(request.server)
-            case Learn():
-                self._servers.learn(request)
-            case Retire():
-                self._servers.retire(request)
+                self._prefixes.prepare(request.prefix)
             case CancelSpawn():
-                self._servers.cancel(request.id)
+                self._prefixes.cancel(request.id)
             case _:
                 raise TypeError(f"no request: {request}")
 

@@ -1,9 +1,11 @@
-"""Removal of a folder that several processes may remove at once. The guardian imports it: standard library only."""
+"""Removal of what several processes may remove at once. The guardian imports it: standard library only."""
 
 from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+
+CONTROL = "control.sock"  # the socket of the controller
 
 
 def remove_folder(folder: Path) -> None:
@@ -15,3 +17,20 @@ def remove_folder(folder: Path) -> None:
         for path in folder.iterdir():
             path.unlink(missing_ok=True)
         folder.rmdir()
+
+
+def remove_sockets(folder: Path, run_dir: Path) -> None:
+    """Remove the sockets of a run, and the folder that was made for them if they are not in the folder of the run.
+
+    The supervisor does so at the end of the run, and the guardians if the supervisor was killed: several at the same
+    time, so that files may be gone already.
+
+    Args:
+        folder: The folder of the sockets, as `folder.socket_dir` has returned it.
+        run_dir: The folder of the run.
+    """
+    for path in folder.glob("*.sock"):
+        path.unlink(missing_ok=True)
+    if folder != run_dir:
+        (run_dir / CONTROL).unlink(missing_ok=True)
+        remove_folder(folder)

@@ -19,16 +19,15 @@ import msgspec
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph, decode_graph, encode_graph
 from flowdist.runtime.run_folder.access import is_private, make_private, refuse_private
-from flowdist.runtime.run_folder.cleanup import remove_folder
 from flowdist.runtime.umask import umask_of
 
 GRAPH = "graph.json"
 JOURNAL = "journal.jsonl"
 CHECKPOINTS = "checkpoints"  # for jobs without checkpoint_dir=
-CONTROL = "control.sock"
 SUMMARY = "summary.json"  # written when the run is over
 PREDICTION = "prediction.json"  # only of a run with --predict
 ENGINE = "engine.json"  # only in the folder of a run whose hosts an engine starts: how it employs the engine
+FLEET = "fleet.json"  # only there, too: the members that the engine has
 JOINED = "joined"  # only in the folder of a host that has joined the run of another host: the endpoint of that run
 LOCK_WAIT_S = 5.0  # for the end of a killed run's processes, and for `is_locked`, which holds the lock for an instant
 SOCKET_PATH_MAX = 100  # bytes; Linux allows 107
@@ -201,22 +200,6 @@ def private_runs(base: Path) -> list[Path]:
         return []
 
 
-def remove_sockets(folder: Path, run_dir: Path) -> None:
-    """Remove the sockets of a run, and the folder that was made for them if they are not in the folder of the run.
-
-    Guardians whose supervisor has died do the same at the same time: files may be gone already.
-
-    Args:
-        folder: The folder of the sockets, as `socket_dir` has returned it.
-        run_dir: The folder of the run.
-    """
-    for path in folder.glob("*.sock"):
-        path.unlink(missing_ok=True)
-    if folder != run_dir:
-        (run_dir / CONTROL).unlink(missing_ok=True)
-        remove_folder(folder)
-
-
 def lock_run(run_dir: Path, wait_s: float = LOCK_WAIT_S) -> int:
     """Take the lock of the run, and return its file descriptor: the lock is free once every copy of that is closed.
 
@@ -267,7 +250,7 @@ def agent_socket(node: str) -> str:
 def socket_dir(run_dir: Path, nodes: list[str]) -> Path:
     """Return a folder for the sockets of the run: its own folder, or a new one if paths there are too long for sockets.
 
-    The caller removes a new folder with `remove_sockets`.
+    The caller removes a new folder with `cleanup.remove_sockets`.
 
     Args:
         run_dir: The folder of the run.

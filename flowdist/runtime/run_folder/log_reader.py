@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph, RoleSpec
-from flowdist.runtime.left_files import size_of
+from flowdist.runtime.left_files import open_regular
 from flowdist.runtime.run_folder.logs import LogFile, Stream
 
 BLOCK = 64 << 10
@@ -128,11 +128,17 @@ def latest_attempts(logs: Sequence[Log]) -> list[Log]:
 
 
 def _numbers(folder: Path, prefix: str = "") -> list[int]:
-    """Return the numbers in names of the form `<prefix><number>` in the folder, sorted; empty if there is no folder."""
+    """Return the numbers of the folders in a folder whose names have the form `<prefix><number>`, sorted.
+
+    A link is no folder: it may lead out of the folder of the run.
+    """
+    if folder.is_symlink():
+        return []
     try:
-        names = [entry.name.removeprefix(prefix) for entry in os.scandir(folder) if entry.name.startswith(prefix)]
+        folders = [entry.name for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
     except OSError:
         return []
+    names = [name.removeprefix(prefix) for name in folders if name.startswith(prefix)]
     return sorted(int(name) for name in names if name.isdecimal())
 
 
@@ -152,9 +158,9 @@ def start_of_last(path: Path, count: int | None, bytes_max: int | None = None) -
     the end of the file. The file is searched from its end, `bytes_max` bytes at most: fewer lines follow the offset if
     there are not enough in them.
     """
-    if count is None or not size_of(path):
+    if count is None or (fd := open_regular(path)) is None:
         return 0
-    with path.open("rb") as file:
+    with os.fdopen(fd, "rb") as file:
         end = file.seek(0, os.SEEK_END)
         if count <= 0 or end == 0:
             return end

@@ -136,12 +136,11 @@ class SavedStatus(Status, frozen=True):
         _require(max(times, default=0) <= self.now_ns, "no incident is later than the status")
         said = [*(each.t_ns for each in self.said), self.now_ns]
         _require(all(earlier <= later for earlier, later in pairwise(said)), "decisions are in the order of time")
-        if self.goodput is None:
-            _require(not self.time_ns, "the goodput is known where times are")
-        else:
+        if self.time_ns or self.goodput is not None:
             _require(self.time_ns.keys() == roles.keys(), "each role has a time account, and nothing else has one")
-            tasks = [role.name for role in self.roles if role.kind == "task"]
-            _require(self.goodput == (productive_share(tasks, self.time_ns) or 0), "the goodput follows from the times")
+            share = productive_share([role.name for role in self.roles if role.kind == "task"], self.time_ns)
+            known = (share, share or 0)  # earlier versions wrote 0 where no task had any time
+            _require(self.goodput in known, "the goodput follows from the times")
 
     def _check_replicas(self, nodes: set[str]) -> None:
         """Check that each replica is one of a role and on a known node, and that roles count their replicas."""

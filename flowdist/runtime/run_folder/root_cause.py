@@ -90,7 +90,7 @@ def failed_workers(job: Ended, run_dir: Path) -> list[tuple[Path, ReplicaExited 
     folders: list[tuple[Path, ReplicaExited | None]] = []
     for replica in named:
         base = run_dir / replica.id.role / str(replica.id.index)
-        numbers = [path.name.removeprefix("attempt_") for path in base.glob("attempt_*")]
+        numbers = [path.name.removeprefix("attempt_") for path in base.glob("attempt_*") if not path.is_symlink()]
         last = max((int(number) for number in numbers if number.isdecimal()), default=None)
         if last is None:
             continue
@@ -107,5 +107,6 @@ def failed_workers(job: Ended, run_dir: Path) -> list[tuple[Path, ReplicaExited 
 
 def _by_error_file(attempt: Path) -> list[Path]:
     """Return the folders of the workers of an attempt by the times of their error files; those without come last."""
-    folders = (path for path in attempt.glob("*") if path.name.isdecimal() and os.path.isdir(path))  # noqa: PTH112
+    found = (path for path in attempt.glob("*") if path.name.isdecimal() and not path.is_symlink())
+    folders = (path for path in found if os.path.isdir(path))  # noqa: PTH112
     return sorted(folders, key=lambda folder: (raised_ns(folder) or float("inf"), int(folder.name)))

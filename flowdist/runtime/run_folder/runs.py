@@ -7,6 +7,7 @@ socket. If the controller has died, a request waits until the next controller ha
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import time
@@ -16,17 +17,26 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from flowdist.control.fleet.state import FleetState
 from flowdist.control.job.state import JobState
 from flowdist.control.protocol.effects import FinishJob
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph
 from flowdist.record.journal import Header, Record
 from flowdist.record.reader import BadLine, RecordReader
-from flowdist.record.status import RecentDecisions, Status, status_of
+from flowdist.record.status import RecentDecisions, Status, members_of, status_of
 from flowdist.runtime.run_folder.access import owner_of
-from flowdist.runtime.run_folder.folder import CONTROL, JOINED, JOURNAL, is_locked
+from flowdist.runtime.run_folder.cleanup import CONTROL
+from flowdist.runtime.run_folder.folder import FLEET, JOINED, JOURNAL, SUMMARY, is_locked, run_dirs
 from flowdist.runtime.run_folder.results import SavedStatus
-from flowdist.runtime.run_folder.resume import End, end_in_summary, resume_command, run_is_over, runs_option
+from flowdist.runtime.run_folder.resume import (
+    End,
+    end_in_summary,
+    resume_command,
+    run_is_over,
+    runs_option,
+    saved_endpoint,
+)
 from flowdist.runtime.saved_files import DAMAGED, Environment, read_saved
 from flowdist.runtime.wire.frames import Decided, Describe, Described, Operate, Operation, encode, read_answer
 from flowdist.runtime.wire.log_messages import LogAnswer
@@ -72,6 +82,23 @@ def state_of(run_dir: Path) -> End:
     return end_in_summary(run_dir) or End("died", bad, lasted_ns=last)
 
 
+def over_at(base: Path, endpoint: str) -> str:
+    """Return in words that the newest run that listened at an endpoint is over; empty if there is none, or it runs.
+
+    Args:
+        base: The folder of all runs of this machine.
+        endpoint: HOST:PORT, as the run was given it.
+    """
+    with contextlib.suppress(FlowdistError):  # a private folder, a damaged file: nothing is known of the run
+        for run_dir in run_dirs(base):
+            door = saved_endpoint(run_dir)
+            if door is not None and door.endpoint == endpoint:
+                state = state_of(run_dir).state
+                how = "has died" if state == "died" else f"is over: {state}"
+                return "" if state == "running" else f"run {run_dir.name}, which listened at {endpoint}, {how}"
+    return ""
+
+
 def has_begun(run_dir: Path) -> bool:
     """Return whether the journal of the run has an event, so that something has happened that can be resumed."""
     return bool(_last_records(run_dir)[0])
@@ -109,7 +136,16 @@ def describe(run_dir: Path, patience_s: float = PATIENCE_S) -> Status:
     """
     answer = _ask(run_dir, encode(Describe()), patience_s)
     assert isinstance(answer, Described)
-    return answer.status
+    return _with_members(run_dir, answer.status)
+
+
+def _with_members(run_dir: Path, status: Status) -> Status:
+    """Return the status with the members of the run's engine, which only the folder of the run has."""
+    try:
+        fleet = msgspec.json.decode((run_dir / FLEET).read_bytes(), type=FleetState)
+    except (OSError, *DAMAGED):  # it has no engine; a damaged file is found when the run is resumed
+        return status
+    return msgspec.structs.replace(status, members=members_of(fleet))
 
 
 def operate(run_dir: Path, event: Operation, patience_s: float = PATIENCE_S) -> Decided:
@@ -204,11 +240,31 @@ def resume_help(run_dir: Path) -> str:
 
 def status_at_end(run_dir: Path, header: Header, replay: Replay) -> Status:
     """Return the status of the job where its replay has ended, for a run whose controller cannot be asked."""
-    return status_of(replay.job, replay.decisions, header.run_id or run_dir.name, spent=replay.sheet.spent())
+    status = status_of(replay.job, replay.decisions, header.run_id or run_dir.name, spent=replay.sheet.spent())
+    return _with_members(run_dir, status)
 
 
-def write_status(run_dir: Path, job: JobState, sheet: Timesheet) -> None:
-    """Save the final status of a job in the folder of its run, because replaying a long journal takes time."""
+def write_end(run_dir: Path, summary: Mapping[str, Any], final: tuple[JobState, Timesheet] | None = None) -> str:
+    """Save the summary of a run that is over in its folder, and the final status of its job, which saves a replay.
+
+    Args:
+        run_dir: The folder of the run.
+        summary: The summary, as JSON has it.
+        final: The last state of the job and its timesheet; None on a host that has only joined: no status is saved.
+
+    Returns:
+        Why they cannot be written, as a warning: the disk is full, or the user has moved the folder. Empty if they are.
+    """
+    try:
+        (run_dir / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
+        if final is not None:
+            _write_status(run_dir, *final)
+    except OSError as error:
+        return f"the summary cannot be written into {run_dir}: {error.strerror}"
+    return ""
+
+
+def _write_status(run_dir: Path, job: JobState, sheet: Timesheet) -> None:
     recent = RecentDecisions()
     for line in _last_records(run_dir)[0]:
         recent.hear(line)
@@ -217,7 +273,7 @@ def write_status(run_dir: Path, job: JobState, sheet: Timesheet) -> None:
 
 
 def written_status(run_dir: Path) -> Status | None:
-    """Return the status that `write_status` has saved; None if there is none that this version of flowdist can read."""
+    """Return the status that `write_end` has saved; None if there is none that this version of flowdist can read."""
     try:
         return msgspec.json.decode((run_dir / STATUS).read_bytes(), type=SavedStatus)
     except (OSError, *DAMAGED):

@@ -1,4 +1,4 @@
-"""Store hosts that are forked from a node's fork server: they start within milliseconds and share its memory.
+"""Store hosts that are forked from a prefix with torch: they start within milliseconds and share its memory.
 
 For the spawner a store host is a worker like any other. The agent hands the listening socket of the store to the store
 host through a Unix socket that it opens for this one handover.
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from flowdist.runtime.processes.spawn_protocol import ForkServerSpec, Signal, Spawn
+from flowdist.runtime.processes.spawn_protocol import PrefixSpec, Signal, Spawn
 
 SOCKET_PATH_MAX = 107  # bytes, on Linux
 
@@ -23,7 +23,7 @@ StoreKey = tuple[str, int]  # world and generation
 
 
 class StoreForks:
-    """The store hosts that were forked from the node's fork server, and the handovers of their sockets.
+    """The store hosts that were forked from a prefix, and the handovers of their sockets.
 
     Args:
         loop: The agent's event loop.
@@ -43,22 +43,22 @@ class StoreForks:
     ) -> None:
         self._loop, self._send, self._ids = loop, send, ids
         self._run_dir, self._socket_dir = run_dir, socket_dir
-        self.server: ForkServerSpec | None = None  # None until a fork server is known to be usable
+        self.prefix: PrefixSpec | None = None  # None until a prefix is known to have torch
         self._hosts: dict[StoreKey, int] = {}
         self._handovers: dict[StoreKey, socket.socket] = {}
 
     def start(self, key: StoreKey, listening: socket.socket) -> bool:
-        """Have the fork server fork a store host that serves the listening socket.
+        """Have the prefix fork a store host that serves the listening socket.
 
         This process closes its copy of the socket once the store host has received the socket.
 
         Returns:
-            True; or False, with nothing started, if no fork server is known to be usable, or if the handover socket
+            True; or False, with nothing started, if no prefix is known to have torch, or if the handover socket
             cannot be made. That the start failed later shows in the spawner's answer.
         """
         id = next(self._ids)
         path = f"{self._socket_dir}/s{os.getpid()}-{id}.sock"
-        if self.server is None or len(path.encode()) > SOCKET_PATH_MAX:
+        if self.prefix is None or len(path.encode()) > SOCKET_PATH_MAX:
             return False
         try:
             handover = _listen(path)
@@ -67,9 +67,9 @@ class StoreForks:
         self._handovers[key] = handover
         self._loop.add_reader(handover, self._hand_over, key, listening)
         self._hosts[key] = id
-        argv = (sys.executable, "-m", "flowdist.runtime.stores.store_host", path)
+        argv = (sys.executable, "-m", "flowdist.runtime.stores.store_host", path)  # if it has to be started by exec
         folder = f"{self._run_dir}/stores/{key[0].replace('/', '-')}-{key[1]}"
-        self._send(Spawn(id, argv, dict(os.environ), self._run_dir, folder, self.server))
+        self._send(Spawn(id, argv, dict(os.environ), self._run_dir, folder, self.prefix, store=path))
         return True
 
     def kill(self, key: StoreKey) -> bool:

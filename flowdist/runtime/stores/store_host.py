@@ -1,6 +1,6 @@
 """The store host, which serves the store of one generation: a fork of a process that has torch imported already.
 
-That process is the node's fork server if it has torch imported, else a template process that the agent starts.
+That process is a prefix if it has torch imported, else a template process that the agent starts.
 The agent binds the listening socket and reports its port at once; clients queue in the socket's backlog until the store
 answers. A template starts no thread, so that each store is forked from a process without threads. Needs torch.
 """
@@ -112,7 +112,7 @@ def _serve(parent: int, host: str, port: int, listening: int) -> NoReturn:
 def serve_from(path: str) -> NoReturn:
     """Receive the listening socket from the agent, at the Unix socket `path`, and serve the store on it: see `_serve`.
 
-    This is the main function of a store host that was forked from a fork server.
+    This is the main function of a store host that was forked from a prefix.
     """
     parent = os.getppid()
     with socket.socket(socket.AF_UNIX) as link:

@@ -18,7 +18,14 @@ from collections.abc import Callable
 
 from flowdist.control.protocol import agent_io as io
 from flowdist.runtime.processes.exit_status import describe_exit
-from flowdist.runtime.processes.spawn_protocol import Ended, ForkServerSpec, Spawned, SpawnRefused, StartedCold
+from flowdist.runtime.processes.spawn_protocol import (
+    Ended,
+    PrefixSpec,
+    Respawned,
+    Spawned,
+    SpawnRefused,
+    StartedCold,
+)
 from flowdist.runtime.stores.store_forks import StoreForks, StoreKey
 from flowdist.runtime.wire.addresses import Endpoint, family_of, why_unbound
 from flowdist.runtime.wire.line_buffer import LineBuffer
@@ -34,7 +41,7 @@ class Stores:
         loop: The agent's event loop.
         handle: Passes to the pure agent that a store is bound, or that its host has ended, by itself or because `kill`
             was called.
-        forks: Starts store hosts from the node's fork server, where there is one.
+        forks: Starts store hosts from a prefix, where one has torch.
         endpoint: The node's address, at which stores listen, and the port that all of them have; 0: each store has a
             port of its own.
     """
@@ -47,7 +54,7 @@ class Stores:
         endpoint: Endpoint,
     ) -> None:
         self._loop, self._handle, self._forks, self._endpoint = loop, handle, forks, endpoint
-        self.awaited: ForkServerSpec | None = None  # a fork server: no store host starts before it is ready or unusable
+        self.awaited: PrefixSpec | None = None  # a prefix: no store host starts before it is at its split
         self._deferred: dict[StoreKey, None] = {}
         self._binding: dict[StoreKey, asyncio.TimerHandle] = {}  # wait until their port is free
         self._listening: dict[StoreKey, socket.socket] = {}  # bound, and not served yet
@@ -108,12 +115,16 @@ class Stores:
         if not self._forks.kill(key) and key in self._hosted and self._template is not None:
             self._template.kill(key)
 
-    def fork_from(self, server: ForkServerSpec | None) -> None:
-        """Fork store hosts from this fork server from now on, if its `preload` has torch; else change nothing."""
-        if server is not None and any(name.partition(".")[0] == "torch" for name in server.preload):
-            self._forks.server = server
+    def fork_from(self, prefix: PrefixSpec | None) -> None:
+        """Fork store hosts from this prefix from now on: its script has imported torch. None: from no prefix."""
+        self._forks.prefix = prefix
 
-    def handle_answer(self, answer: Spawned | SpawnRefused | Ended | StartedCold) -> bool:
+    @property
+    def is_warm(self) -> bool:
+        """Whether a store host may be forked at once, or when a prefix is at its split, from a process with torch."""
+        return self.awaited is not None or self._forks.prefix is not None or self._template is not None
+
+    def handle_answer(self, answer: Spawned | Respawned | SpawnRefused | Ended | StartedCold) -> bool:
         """Handle an answer of the spawner if it is about a store host; return False if it is about a worker.
 
         The end of a store host is reported to the pure agent. So is a refused start, after which later store hosts are
@@ -123,23 +134,26 @@ class Stores:
             return False
         match answer:
             case SpawnRefused():
-                self._forks.server = None
+                self._forks.prefix = None
                 self._handle(io.StoreExited(*self._forks.ended(answer.id), answer.detail))
             case Ended():
                 self._handle(io.StoreExited(*self._forks.ended(answer.id), describe_exit(answer.code)))
         return True
 
-    def end_waiting(self, is_usable: bool) -> None:
-        """Start the store hosts that have waited for the fork server in `awaited`.
+    def end_waiting(self, has_torch: bool) -> None:
+        """Start the store hosts that have waited for the prefix in `awaited`.
 
         Args:
-            is_usable: Whether the fork server is ready; else store hosts are forked from the template process.
+            has_torch: Whether its script has imported torch. If not, a store host starts at the first connection.
         """
-        self.fork_from(self.awaited if is_usable else None)
+        self.fork_from(self.awaited if has_torch else None)
         self.awaited = None
         deferred, self._deferred = self._deferred, {}
         for key in deferred:
-            self._start_host(key)
+            if has_torch:
+                self._start_host(key)
+            else:
+                self._loop.add_reader(self._listening[key], self._start_host, key)
 
     def _start_host(self, key: StoreKey) -> None:
         self._loop.remove_reader(self._listening[key])

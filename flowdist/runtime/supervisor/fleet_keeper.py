@@ -21,11 +21,11 @@ from flowdist.control.protocol.events import CancelRequested, DrainRequested
 from flowdist.engines.interface import Engine, EngineFailed
 from flowdist.errors import FlowdistError
 from flowdist.runtime.atomic import write_atomically
+from flowdist.runtime.run_folder.folder import FLEET
 from flowdist.runtime.saved_files import DAMAGED
 from flowdist.runtime.supervisor.event_printer import Show
 from flowdist.runtime.wire.frames import Operation
 
-FLEET = "fleet.json"  # in the folder of the run
 LOOK_S = 1.0  # between two looks at the engine; its programs may take longer
 END_S = 20.0  # for the engine to cancel what still waits for a machine, once the job is over
 
@@ -123,7 +123,7 @@ class FleetKeeper:
                 self._show(order.level, order.text)
             case GiveUp():
                 self._show("error", order.because)
-                self._operate(CancelRequested(order.because))
+                self._operate(CancelRequested(order.because, outcome=order.outcome))
 
     async def _submit(self, order: Submit, now_ns: Callable[[], int]) -> None:
         assert self._fleet is not None

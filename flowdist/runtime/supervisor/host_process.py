@@ -30,7 +30,8 @@ from flowdist.runtime.last_words import in_words
 from flowdist.runtime.processes.owned_processes import OwnedProcesses
 from flowdist.runtime.processes.reaper import become_subreaper, kill_descendants
 from flowdist.runtime.processes.unexpected import start_task, watch_loop
-from flowdist.runtime.run_folder.folder import remove_sockets, socket_dir
+from flowdist.runtime.run_folder.cleanup import remove_sockets
+from flowdist.runtime.run_folder.folder import socket_dir
 from flowdist.runtime.run_folder.logs import Follower, OpenSink
 from flowdist.runtime.run_folder.runs import resume_help
 from flowdist.runtime.supervisor.event_printer import Show

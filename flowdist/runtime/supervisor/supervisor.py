@@ -29,7 +29,8 @@ from flowdist.runtime.controller.host_registry import Listening
 from flowdist.runtime.gpus.devices import share_devices
 from flowdist.runtime.hooks.hooks import Hooks
 from flowdist.runtime.injection.injector import Injector
-from flowdist.runtime.run_folder.folder import CONTROL, JOURNAL, lock_run
+from flowdist.runtime.run_folder.cleanup import CONTROL
+from flowdist.runtime.run_folder.folder import JOURNAL, lock_run
 from flowdist.runtime.run_folder.logs import OpenSink
 from flowdist.runtime.run_folder.owner_file import OwnerFile
 from flowdist.runtime.run_folder.resume import kill_remaining_workers, resume_point

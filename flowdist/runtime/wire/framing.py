@@ -1,7 +1,7 @@
 """Frames: 4 bytes of length, big-endian, then one msgpack message.
 
 There is one format and three ways to read it: from an asyncio stream, from a blocking socket, and from chunks of bytes
-as a selector delivers them. The module does not import asyncio, because guardians and fork servers use it.
+as a selector delivers them. The module does not import asyncio, because guardians use it.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ async def read_frame(
     Args:
         reader: The stream.
         length_max: The longest body that is accepted, in bytes.
-        note: Called with the bytes of an unfinished body that have arrived so far, and with 0 at its end. If it raises
-            an OSError, the connection has ended.
+        note: Called with the bytes of an unfinished body that have arrived so far, and with 0 at its end; not called
+            for a body that arrives whole. If it raises an OSError, the connection has ended.
 
     Raises:
         FrameTooLong: The body is longer. The caller has to close the connection.
@@ -54,7 +54,11 @@ async def read_frame(
             raise FrameTooLong(length, length_max)
         if note is None:
             return await reader.readexactly(length)
-        body = bytearray()
+        first = await reader.read(min(length, CHUNK_BYTES))
+        if len(first) == length:
+            return first
+        body = bytearray(first)
+        note(len(body))
         while len(body) < length and (chunk := await reader.read(min(length - len(body), CHUNK_BYTES))):
             body += chunk
             note(len(body))

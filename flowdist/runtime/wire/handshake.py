@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import secrets
+from collections import Counter
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -26,9 +28,10 @@ from flowdist.control.protocol.ids import NodeName
 from flowdist.errors import FlowdistError
 
 TOKEN, HOST_SECRET = "FLOWDIST_TOKEN", "FLOWDIST_HOST_SECRET"  # environment variables
-WIRE = 7  # the version of the protocol: increment it with every change of a message
+WIRE = 8  # the version of the protocol: increment it with every change of a message
 FRAME_MAX = 64 << 10  # bytes, for frames of a peer that has not proven that it knows the token
 HANDSHAKE_S = 10.0  # how long the whole handshake may take
+GUESSED_BITS = 64  # who records the beginning of a connection can try all tokens with fewer
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
@@ -242,3 +245,13 @@ def _proof(token: str, side: Side, said: tuple[bytes, ...]) -> bytes:
     """
     content = b"".join(len(part).to_bytes(4, "big") + part for part in (side.encode(), *said))
     return hmac.new(b"flowdist" + token.encode(), content, hashlib.sha256).digest()
+
+
+def is_guessable(token: str) -> bool:
+    """Return whether a token is too short, or repeats itself too much, to be a random one of GUESSED_BITS.
+
+    A token of n characters counts n times the entropy of its characters' frequencies. That is below the entropy of a
+    random token: 16 different characters just pass, words and numbers that people choose do not. Long phrases do.
+    """
+    shares = [count / len(token) for count in Counter(token).values()]
+    return -sum(share * math.log2(share) for share in shares) * len(token) < GUESSED_BITS

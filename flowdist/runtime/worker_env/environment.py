@@ -20,7 +20,7 @@ from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import WHOLE, RoleSpec, SecretRef
 from flowdist.graph.mesh import mesh_of
 from flowdist.graph.warmth import PythonCommand, cold_because, python_command, varies
-from flowdist.runtime.processes.spawn_protocol import ForkServerSpec
+from flowdist.runtime.processes.spawn_protocol import PrefixSpec
 from flowdist.runtime.worker_env.stop_notice import ASKED, NOTICE
 from flowdist.worker.step_counter import SWITCH
 
@@ -28,11 +28,16 @@ _MACRO = re.compile(r"\$\{([^}]*)\}")
 VARIABLE_BYTES_MAX = 100 << 10  # for a secret; Linux refuses variables of 128 KiB
 
 
-PER_WORKER = (  # torchrun's variables, which each worker gets with a value of its own
-    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
-    *("ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
-    *("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID"),
-    *("TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE"),
+PER_WORKER = (  # torchrun's and flowdist's variables that differ from worker to worker, or from start to start
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE"),
+    *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE"),
+    "TORCHELASTIC_ERROR_FILE",
+    *("FLOWDIST_REPLICA", "FLOWDIST_GENERATION", "FLOWDIST_ATTEMPT", "FLOWDIST_SOURCE_RANK", "FLOWDIST_LATEST"),
+    *("FLOWDIST_PEERS", "FLOWDIST_NOTICE", "FLOWDIST_ASKED", "FLOWDIST_MESH", "FLOWDIST_VISIBLE_DEVICES"),
+)
+OF_RANK = (  # those that a worker has again when it restarts, if the world has its size still
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE"),
+    *("TORCHELASTIC_USE_AGENT_STORE", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "FLOWDIST_REPLICA"),
 )
 
 
@@ -261,37 +266,36 @@ def expand_command(command: Sequence[str], values: Mapping[str, str], base: Mapp
     return tuple(argv)
 
 
-def fork_server_spec(
-    role: RoleSpec, argv: tuple[str, ...], base: Mapping[str, str], env: Mapping[str, str], values: Mapping[str, str]
-) -> ForkServerSpec | None:
-    """Return the spec of the fork server that a worker may be forked from; None if it has to be started by exec.
-
-    The environment in the spec has only variables that are equal for all workers of the role: it has no RANK.
+def prefix_spec(
+    role: RoleSpec, argv: tuple[str, ...], base: Mapping[str, str], env: Mapping[str, str]
+) -> PrefixSpec | None:
+    """Return the spec of the prefix that a worker may be forked from; None if it has to be started by exec.
 
     Args:
         role: The role of the worker.
         argv: The worker's command, with its macros replaced.
         base: The variables that the worker inherits.
-        env: The worker's whole environment, from which its secrets are taken.
-        values: The value of each macro for this worker.
+        env: The worker's whole environment.
     """
     if cold_because(role, base.get("PYTHON_EXEC", sys.executable), sys.executable):
         return None
     command = python_command(argv)
-    folder = Path(role.workdir)
-    if not isinstance(command, PythonCommand) or not (command.is_module or (folder / command.target).is_file()):
+    if not isinstance(command, PythonCommand):
+        return None
+    if not (command.is_module or (Path(role.workdir) / command.target).is_file()):
         return None  # exec will report what is wrong with it
-    shared = {**base, **_defaults(base, role), **{secret.name: env[secret.name] for secret in role.secrets}}
-    shared |= {name: expand(value, values) for name, value in role.env if not varies(value)}
-    first_path = str(folder if command.is_module else (folder / command.target).resolve().parent)
-    if shared.get("PYTHONSAFEPATH"):
-        first_path = ""
-    return ForkServerSpec((argv[0], *command.flags), tuple(shared.items()), role.workdir, first_path, role.preload)
+    unknown = [name for name in env if _is_own(name, role)]
+    shared = tuple((name, value) for name, value in env.items() if name not in unknown)
+    declared = zip(argv, role.command, strict=True)
+    words = tuple(word if not varies(text) else text for word, text in declared)
+    of_start = tuple(name for name in unknown if name not in OF_RANK)
+    return PrefixSpec(words, shared, role.workdir, tuple(unknown), of_start, role.preload, words != argv)
 
 
-def per_worker_variables(role: RoleSpec) -> tuple[str, ...]:
-    """Return the names of the variables that a worker of the role may have with another value than its fork server."""
-    names = [*PER_WORKER, *(name for name, value in role.env if varies(value))]
-    if role.resources.gpu or role.virtual_local_rank:
-        names += ["CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"]
-    return tuple(dict.fromkeys(names))
+def _is_own(name: str, role: RoleSpec) -> bool:
+    """Return whether a worker of the role has a variable with another value than others, or than at its last start."""
+    if name in PER_WORKER or name.startswith("FLOWDIST_PORT_"):
+        return True
+    if name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER") and (role.resources.gpu or role.virtual_local_rank):
+        return True
+    return any(name == own and varies(value) for own, value in role.env)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import socket
 import zlib
 
+from flowdist.graph.units import PORTS_MAX
 from flowdist.runtime.wire.addresses import family_of
 
-FIRST, SHARE, SHARES = 15_000, 64, 270  # first port, ports of a node, number of shares
+FIRST, SHARES = 15_000, 270  # first port, number of shares; each share has PORTS_MAX ports
 
 
 class Ports:
@@ -27,7 +28,7 @@ class Ports:
     def __init__(self, seed: str, number: int, address: str = "127.0.0.1") -> None:
         self._address = address
         share = (zlib.crc32(seed.encode()) + number) % SHARES
-        self._range = range(FIRST + share * SHARE, FIRST + (share + 1) * SHARE)
+        self._range = range(FIRST + share * PORTS_MAX, FIRST + (share + 1) * PORTS_MAX)
         self._taken: dict[tuple[str, str], int] = {}
 
     def of(self, replica: str, names: tuple[str, ...]) -> dict[str, int]:
@@ -47,7 +48,7 @@ class Ports:
         for port in self._range:
             if port not in self._taken.values() and _is_free(self._address, port):
                 return port
-        raise OSError(f"all {SHARE} ports of the node are taken ({self._range[0]} to {self._range[-1]})")
+        raise OSError(f"all {PORTS_MAX} ports of the node are taken ({self._range[0]} to {self._range[-1]})")
 
 
 def _is_free(address: str, port: int) -> bool:

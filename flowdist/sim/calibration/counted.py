@@ -44,7 +44,7 @@ def counted_length(generations: Sequence[Generation]) -> CountedLength:
     is_contradicted = False
     for world in _worlds(generations):
         counts = [one.clock[-1].step if one.clock else 0 for one in world]
-        if not _is_done(world[-1]):
+        if not world[-1].is_done:
             continue
         begun = _begun(world, counts, unit)
         if begun is not None:
@@ -104,10 +104,6 @@ def _worlds(generations: Sequence[Generation]) -> Iterator[list[Generation]]:
             yield worlds.pop(one.world)
         worlds.setdefault(one.world, []).append(one)
     yield from worlds.values()
-
-
-def _is_done(one: Generation) -> bool:
-    return bool(one.exits) and len(one.exits) == len(one.starts)
 
 
 def _begun(world: Sequence[Generation], counts: Sequence[int], unit: float) -> int | None:

@@ -10,7 +10,10 @@ from flowdist.graph import format_duration
 
 
 class Distribution(NamedTuple):
-    """Summary of measured durations in ns: how often they were measured, the least, three quantiles, most and mean."""
+    """Summary of measured durations in ns: how often they were measured, the least, three quantiles, most and mean.
+
+    `used_ns` is the one figure that stands for all: the simulator gets it, and tables show it.
+    """
 
     times: int
     least_ns: int
@@ -19,22 +22,29 @@ class Distribution(NamedTuple):
     p90_ns: int
     most_ns: int
     mean_ns: int
+    used_ns: int
 
     @property
     def text(self) -> str:
         """Return the distribution for people: `1.2s (0.9s to 1.5s, 4 times)`."""
-        middle, low, high = (format_duration(rounded(ns)) for ns in (self.median_ns, self.least_ns, self.most_ns))
+        middle, low, high = (format_duration(rounded(ns)) for ns in (self.used_ns, self.least_ns, self.most_ns))
         return f"{middle} (once)" if self.times == 1 else f"{middle} ({low} to {high}, {self.times} times)"
 
 
-def distribution(samples: Sequence[int]) -> Distribution | None:
-    """Return the distribution of durations in ns; None if there are none. Quantiles are interpolated linearly."""
+def distribution(samples: Sequence[int], used_ns: int | None = None) -> Distribution | None:
+    """Return the distribution of durations in ns; None if there are none. Quantiles are interpolated linearly.
+
+    Args:
+        samples: The durations.
+        used_ns: The figure that stands for all of them; None: their median.
+    """
     if not samples:
         return None
     ordered = sorted(samples)
     low, middle, high = (_quantile(ordered, share) for share in (0.1, 0.5, 0.9))
     mean = round(statistics.fmean(ordered))
-    return Distribution(len(ordered), ordered[0], low, middle, high, ordered[-1], mean)
+    used = middle if used_ns is None else used_ns
+    return Distribution(len(ordered), ordered[0], low, middle, high, ordered[-1], mean, used)
 
 
 def _quantile(ordered: Sequence[int], share: float) -> int:

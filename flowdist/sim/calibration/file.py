@@ -136,7 +136,7 @@ def _value_text(field: str, value: Any, step_times: Sequence[tuple[int, int]]) -
 
 
 def _row(found: Distribution) -> str:
-    parts = zip(("least", "p10", "median", "p90", "most", "mean"), found[1:], strict=True)
+    parts = zip(("least", "p10", "median", "p90", "most", "mean", "used"), found[1:], strict=True)
     return (
         "{ "
         + ", ".join([f"times = {found.times}", *(f"{k} = {_quoted(_text(rounded(ns)))}" for k, ns in parts)])

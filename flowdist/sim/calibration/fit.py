@@ -27,14 +27,15 @@ from flowdist.sim.calibration.counted import CURE, Length, counted_fields, count
 from flowdist.sim.calibration.distribution import Distribution, distribution, rounded
 from flowdist.sim.calibration.observe import Generation, Mark, Observed
 from flowdist.sim.calibration.silent import silent_fields
+from flowdist.sim.engine.imports import SPAWN_NS
 from flowdist.sim.engine.network import LATENCY_NS
-from flowdist.sim.engine.node import SPAWN_NS
 
 ORDER_NS = 2 * LATENCY_NS + SPAWN_NS  # from an order to start until the report that processes run, as it is simulated
 NOTHING: Mapping[str, Distribution] = MappingProxyType({})
 SIZES_DIFFER = 0.1  # share by which a step of another number of workers has to differ, to be no chance
 SPREAD_MIN = 3  # starts from which their spread is measured
 CLEAR_MIN = 2  # intervals without a checkpoint, and steps in them, from which a step time is measured
+PART = 10  # intervals of which one step time is shown
 SAVE_LAG_NS = 20 * MS  # from the acceptance of a checkpoint until the time of its saving is reported, at most
 
 
@@ -58,7 +59,8 @@ class RoleTimes(NamedTuple):
     `unknown` names what the records do not show. `silent` says how a task is played whose workers report no progress,
     or no step numbers. `tells_saving` is false if workers report less than half of what a checkpoint costs them.
     `length` says what is known of the number of steps of a task whose steps were counted. `reports_steps` is false for
-    a task whose workers never reported the number of a step, so that its lost work is not known.
+    a task whose workers never reported the number of a step, so that its lost work is not known. `tells_restarts` is
+    false if all starts were the first on their node, so that a warm start may take any shorter time.
     """
 
     fields: dict[str, Any]
@@ -68,6 +70,7 @@ class RoleTimes(NamedTuple):
     tells_saving: bool = True
     length: Length = "known"
     reports_steps: bool = True
+    tells_restarts: bool = True
 
 
 def role_times(role: RoleSpec, runs: Sequence[Observed]) -> RoleTimes:
@@ -76,9 +79,10 @@ def role_times(role: RoleSpec, runs: Sequence[Observed]) -> RoleTimes:
     fit.measure()
     for name, value in fit.fields.items():  # the interval of checkpoints stays a multiple of the step
         fit.fields[name] = rounded(value) if name.endswith("_ns") and value and name != "checkpoint_every_ns" else value
-    measured = {name: found for name, samples in fit.samples.items() if (found := distribution(samples)) is not None}
+    found = {name: distribution(samples, fit.used.get(name)) for name, samples in fit.samples.items()}
+    measured = {name: one for name, one in found.items() if one is not None}
     texts = tuple(fit.unknown), tuple(fit.silent)
-    return RoleTimes(fit.fields, measured, *texts, fit.tells_saving, fit.length, fit.reports_steps)
+    return RoleTimes(fit.fields, measured, *texts, fit.tells_saving, fit.length, fit.reports_steps, fit.tells_restarts)
 
 
 def median(samples: Sequence[int]) -> int:
@@ -99,9 +103,10 @@ class _RoleFit:
         self._cost_ns = 0  # of a checkpoint, for which workers do not step
         self.fields: dict[str, Any] = {}
         self.samples: dict[str, list[int]] = {}
+        self.used: dict[str, int] = {}  # by the name of samples, whose median is not what the workload gets
         self.unknown: list[str] = []
         self.silent: list[str] = []
-        self.tells_saving = True
+        self.tells_saving = self.tells_restarts = True
         self.length: Length = "known"
 
     def measure(self) -> None:
@@ -122,7 +127,7 @@ class _RoleFit:
         self._measure_imports()
         stops = [ns for run in self._runs for ns in run.stops.get(self._role.name, ())]
         if stops:
-            self.fields["stop_ns"] = max(0, median(stops) - 2 * LATENCY_NS)
+            self.fields["stop_ns"] = self.used["stop"] = max(0, median(stops) - 2 * LATENCY_NS)
             self.samples["stop"] = stops
 
     # Steps and what a checkpoint costs.
@@ -136,8 +141,11 @@ class _RoleFit:
         clear = [each for each in intervals if each.is_clear]
         is_apart = len(clear) >= CLEAR_MIN and sum(each.steps for each in clear) >= CLEAR_MIN
         self._set_step_time(clear if is_apart else intervals)
+        saves = [ns for _, one in self._generations for ns in _saves(one)]
         if any(each.offers for each in intervals):
             self._measure_cost(intervals, is_apart)
+        elif any(saves):  # an incident was open at each checkpoint
+            self._cost_ns, self.samples["save, blocking"] = median(saves), saves
 
     def _measure_cost(self, intervals: Sequence[Interval], is_apart: bool) -> None:
         """Measure what a checkpoint costs, and whether the workers report it; then the step time is measured anew.
@@ -156,7 +164,7 @@ class _RoleFit:
             self.unknown.append("the time of saving, which counts as steps: say it with worker.saving()")
         if not self._cost_ns:
             return
-        self.samples["save, blocking"] = [self._cost_ns]
+        self.samples["save, blocking"], self.used["save, blocking"] = [self._cost_ns], self._cost_ns
         if self.tells_saving:
             self._set_step_time(intervals)
             self.samples["save, blocking"] = [ns for _, one in self._generations for ns in _saves(one)]
@@ -165,11 +173,26 @@ class _RoleFit:
         """Set the step time to the mean of these intervals, without the saving that was reported in them."""
         time, steps = sum(each.ns - each.saving_ns for each in used), sum(each.steps for each in used)
         self._by_size = {}
+        self.samples = {name: found for name, found in self.samples.items() if not name.startswith("step")}
         self._step_ns = max(1, rounded(round(time / steps)))
         self.fields |= {"step_ns": self._step_ns, "step_times": (), "batch_workers": 0}
-        clear = [each for each in used if each.is_clear and each.steps] or [each for each in used if each.steps]
-        self.samples["step"] = [max(0, each.ns - each.saving_ns) // each.steps for each in clear]
+        self._sample_steps("step", used, self._step_ns)
         self._compare_sizes(used)
+
+    def _sample_steps(self, name: str, intervals: Sequence[Interval], used_ns: int) -> None:
+        """Note mean step times of parts of these intervals, of clear ones if there are any, and the time that is used.
+
+        Workers report every half a second at most, so an interval of quick steps has now two of them, now three, and
+        its mean is half a step off. A part has `PART` intervals then.
+        """
+        clear = [each for each in intervals if each.is_clear and each.steps] or [e for e in intervals if e.steps]
+        size = 1 if all(each.steps == 1 for each in clear) else PART
+        whole = max(1, len(clear) // size)  # the last part has what is left over
+        parts = [clear[i * size : (i + 1) * size if i + 1 < whole else None] for i in range(whole)]
+        self.used[name] = used_ns
+        self.samples[name] = [
+            max(0, sum(each.ns - each.saving_ns for each in part)) // sum(each.steps for each in part) for part in parts
+        ]
 
     def _compare_sizes(self, used: Sequence[Interval]) -> None:
         """Measure the step time for each number of workers, if the records have several.
@@ -182,13 +205,14 @@ class _RoleFit:
         times = []
         for size in sizes:
             of_size = [each for each in used if each.size == size and each.steps]
-            clear = [each for each in of_size if each.is_clear] or of_size
-            self.samples[f"step, {size} workers"] = [(each.ns - each.saving_ns) // each.steps for each in clear]
             whole = sum(each.ns - each.saving_ns for each in of_size) // sum(each.steps for each in of_size)
-            times.append((size, max(1, rounded(whole))))
-        if max(abs(ns - self._step_ns) for _, ns in times) > SIZES_DIFFER * self._step_ns:
-            self._step_ns, self._by_size = times[-1][1], dict(times)
-            self.fields |= {"step_ns": self._step_ns, "step_times": tuple(times)}
+            times.append((size, max(1, rounded(whole)), of_size))
+        if max(abs(ns - self._step_ns) for _, ns, _ in times) > SIZES_DIFFER * self._step_ns:
+            self._step_ns, self._by_size = times[-1][1], {size: ns for size, ns, _ in times}
+            self.fields |= {"step_ns": self._step_ns, "step_times": tuple(self._by_size.items())}
+            del self.samples["step"]
+            for size, ns, of_size in times:
+                self._sample_steps(f"step, {size} workers", of_size, ns)
 
     def _step_at(self, size: int) -> int:
         """Return the time of a step, in ns, of that many workers."""
@@ -252,7 +276,7 @@ class _RoleFit:
     def _measure_length(self) -> None:
         """Measure the number of steps, and how long the workers take to exit after the last one."""
         last = max((one.reached for one in self._all), default=0)
-        done = [one for one in self._all if one.exits and len(one.exits) == len(one.starts)]
+        done = [one for one in self._all if one.is_done]
         if self._is_counted:
             self._measure_count()
         elif last:
@@ -342,7 +366,10 @@ class _RoleFit:
     def _set_starts(self, found: dict[str, list[int]]) -> None:
         """Set the start-up fields; a kind of start that no record has is taken from the other, and that is said."""
         cold, warm = found["cold"], found["warm"]
-        if cold or warm:
+        if self._role.kind == "service" and not self._role.has_readiness:
+            self.fields["startup_ns"] = 0
+            self.unknown.append("its start-up: it has no ready_when=, so it serves as soon as its processes run")
+        elif cold or warm:
             self.fields["startup_ns"] = median(cold or warm)
         else:
             self.unknown.append("its start-up: no start came to a first step, or got ready")
@@ -351,6 +378,7 @@ class _RoleFit:
         elif warm and not any(run.imports for run in self._runs):
             self.unknown.append("a cold start: all starts were warm, and cold ones are taken to be as long")
         elif cold:
+            self.tells_restarts = False
             self.unknown.append("a warm start: no start was warm, so restarts are taken to be as long as cold starts")
         if found["rejoin"]:
             self.fields["rejoin_ns"] = median(found["rejoin"])

@@ -70,6 +70,11 @@ class Generation:
         return max(self.marks.values(), key=lambda marks: (not marks[0].is_count, len(marks)), default=[])
 
     @property
+    def is_done(self) -> bool:
+        """Return whether all members have ended with success."""
+        return bool(self.exits) and len(self.exits) == len(self.starts)
+
+    @property
     def first(self) -> Mark | None:
         """Return the first sign of a step, reported or counted; None if there is none."""
         firsts = [marks[0] for marks in self.marks.values()] + ([self.counted] if self.counted is not None else [])
@@ -87,12 +92,11 @@ class Generation:
         """
         if mark.is_count and self.counted is None:
             self.counted = mark
-        before = self.marks.get(member, [])
-        if not mark.is_count:
-            before = [each for each in before if not each.is_count]
-        elif before and not before[-1].is_count:
-            return
-        self.marks[member] = [*before, mark]
+        marks = self.marks.setdefault(member, [])
+        if marks and marks[-1].is_count and not mark.is_count:
+            marks.clear()
+        if not marks or marks[-1].is_count == mark.is_count:
+            marks.append(mark)
 
     def spent_by(self, on: Activity, at_ns: int) -> int:
         """Return how long, in ns, the members had saved or restored by a time: as long as the one that spent most."""
@@ -164,7 +168,8 @@ class _Observer:
         self._before: dict[NodeName, dict[str, None]] = {}  # roles that ran on a node before its imports were done
         self._incarnations: dict[NodeName, int] = {}
         self._saved: dict[WorldName, int] = {}  # the step of the newest checkpoint
-        self._ordered: dict[tuple[ReplicaId, int], int] = {}  # orders to stop
+        self._ran: dict[tuple[ReplicaId, int], None] = {}  # attempts whose processes have run
+        self._ordered: dict[tuple[ReplicaId, int], int] = {}  # orders to stop attempts that ran
         self._stalled: dict[ReplicaId, int] = {}
         self._has_started = False
         self._imports: list[Import] = []
@@ -187,7 +192,12 @@ class _Observer:
             if isinstance(effect, StartReplica):
                 self._start(effect, line.t_ns)
             elif isinstance(effect, StopReplica) and not effect.in_place and effect.grace_ns > 0:
-                self._ordered[effect.replica, effect.attempt] = line.t_ns
+                self._note_order(effect, line.t_ns)
+
+    def _note_order(self, stop: StopReplica, now: int) -> None:
+        """Note an order to stop, unless the processes of the attempt have not run: then there is nothing to stop."""
+        if (stop.replica, stop.attempt) in self._ran:
+            self._ordered[stop.replica, stop.attempt] = now
 
     def end(self) -> Observed:
         """Return what was noted. Called after the last line."""
@@ -302,6 +312,7 @@ class _Observer:
 
     def _note_started(self, event: ev.ReplicaStarted) -> None:
         """Note that processes run. If the imports of the node ended since the order, they waited, and start warm."""
+        self._ran[event.replica, event.attempt] = None
         generation, node = self._of.get((event.replica, event.attempt)), self._node.get(event.replica, "")
         if generation is None or generation.starts.get(event.replica) != "cold":
             return

@@ -47,7 +47,7 @@ class Bounds(NamedTuple):
         ]
 
     def _idle(self, result: SimResult) -> list[tuple[str, str]]:
-        share = goodput_of(result.job.graph, result.spent)
+        share = goodput_of(result.job.graph, result.spent) or 0.0
         if self.goodput is None or share >= self.goodput:
             return []
         return [(GOODPUT, f"goodput is {share:.3f}, less than {self.goodput}")]
@@ -73,7 +73,7 @@ def _ns(name: str, text: str | None) -> int | None:
     try:
         return parse_duration(text) if text is not None else None
     except ValueError:
-        raise FlowdistError(f"{name} {text}: no duration", help=duration_help(text, "write 30s, 1m30s or 2h")) from None
+        raise FlowdistError(f"{name} {text}: no duration", help=duration_help(text)) from None
 
 
 def recoveries(result: SimResult) -> dict[int, int | None]:

@@ -44,7 +44,7 @@ class ComputedHeartbeats:
     def answer_to(self, beat: Heartbeat) -> Acked:
         """Return the controller's answer to a heartbeat that has arrived already, and note that it was sent."""
         self._note(beat.sent_ns)
-        return Acked(self._agent.epoch, beat.incarnation, beat.sent_ns)
+        return Acked(self._agent.epoch, beat.incarnation, beat.sent_ns, beat.sent_ns + LATENCY_NS)
 
     def _note(self, sent_ns: int) -> None:
         self._sent_ns, self._is_untold = sent_ns, True

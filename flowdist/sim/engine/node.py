@@ -13,17 +13,16 @@ from collections.abc import Callable
 
 from flowdist.control.agent.agent import Agent
 from flowdist.control.protocol import agent_io as io
-from flowdist.control.protocol.effects import StartReplica
-from flowdist.control.protocol.ids import ExitCause, ReplicaId
+from flowdist.control.protocol.ids import ExitCause, NodeName, ReplicaId
 from flowdist.control.protocol.messages import ToAgent, ToController
 from flowdist.graph import MS, NodeSpec
 from flowdist.sim.engine.attempts import RunningAttempts
 from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.heartbeats import ROUND_TRIP_NS, ComputedHeartbeats
+from flowdist.sim.engine.imports import SPAWN_NS, Imports
 from flowdist.sim.engine.network import LATENCY_NS, Direction, Disturbance, Link
 from flowdist.sim.engine.sides import ControllerSide, WorkerSide
 
-SPAWN_NS = 5 * MS
 KILL_NS = 1 * MS
 NOTICES_NS = 5 * MS  # nominal, from the death of a worker to the exit of a peer whose collective fails
 LEAVE_NS = 10 * MS  # from the order to leave a generation to the suspension
@@ -62,7 +61,7 @@ class SimNode:
         self.is_paused = False
         self.comes_at_ns = 0  # when the agent connects first, at the earliest
         self._is_coming = False
-        self.imported_ns: int | None = None  # when the agent has, or will have, imported the modules of its workers
+        self.imports = Imports(ctx)
         self._delayed: list[Callable[[], None]] = []  # what happens as soon as the node resumes
         self.link = 0  # the number of the connection to the controller: messages of an earlier one do not arrive
         self.hung: dict[tuple[ReplicaId, int], None] = {}  # attempts that do nothing: they hang, or are paused
@@ -73,6 +72,11 @@ class SimNode:
         self._stores = 0
         self._planned: int | None = None  # when the next wake-up of the agent is planned
         self._beats = ComputedHeartbeats(self.agent)
+
+    @property
+    def name(self) -> NodeName:
+        """The name of the node."""
+        return self.spec.name
 
     @property
     def is_well(self) -> bool:
@@ -95,15 +99,10 @@ class SimNode:
             self._is_coming = True
         elif not self._ctx.is_down and not self.net.is_cut("up") and not self.net.is_cut("down"):
             self.link += 1
-            self._import()
+            if takes := self.imports.begin():
+                self.agent.is_warming = True  # its join says so
+                self._queue.after(takes, self.tell, io.WarmedUp())
             self.tell(io.Connected())
-
-    def _import(self) -> None:
-        """Begin the imports of the node, if its roles have any and it has not begun: the agent's join says so."""
-        takes = max(role.workload.import_ns for role in self._ctx.graph.roles)
-        if takes and self.imported_ns is None:
-            self.imported_ns, self.agent.is_warming = self._queue.now + takes, True
-            self._queue.after(takes, self.tell, io.WarmedUp())
 
     def lose_link(self) -> None:
         """Lose the connection, because the controller has died: messages that are on their way are dropped.
@@ -347,7 +346,9 @@ class SimNode:
                 self._queue.after(BIND_NS, self.tell, answer)
             case io.TellWorkers():
                 self._workers.stop_at(self, output.replica, output.attempt, output.step)
-            case io.KillStore() | io.WritePeers() | io.HurrySpawn():
+            case io.HurrySpawn():
+                self._queue.after(KILL_NS, self._give_up_waiting, output.replica, output.attempt)
+            case io.KillStore() | io.WritePeers():
                 pass
             case io.EndAgent():
                 self.is_alive = False
@@ -391,23 +392,28 @@ class SimNode:
             del self.suspended[key]
             self.workers[start.replica, start.attempt] = self.workers.pop(key)
         is_fresh = len(output.kept) < self.procs_of(start.replica)
-        delay = SPAWN_NS if is_fresh else RESUME_NS
-        if is_fresh and self._ctx.graph.role(start.replica.role).workload.import_ns:
-            delay += max(0, (self.imported_ns or 0) - self._queue.now)
-        self._queue.after(delay, self._spawned, start, output.kept)
+        if not (is_fresh and self.imports.wait(output, self._spawned)):
+            self._queue.after(SPAWN_NS if is_fresh else RESUME_NS, self._spawned, output)
 
-    def _spawned(self, start: StartReplica, kept: tuple[int, ...], was_paused: bool = False) -> None:
+    def _give_up_waiting(self, replica: ReplicaId, attempt: int) -> None:
+        """End the new workers of an attempt that still wait for the imports, as if SIGTERM had ended them."""
+        order = self.imports.give_up(replica, attempt)
+        if order is not None:
+            self._spawned(order)
+            for local_rank in [rank for rank in range(self.procs_of(replica)) if rank not in order.kept]:
+                self.exit_worker(replica, attempt, local_rank, signal="TERM")
+
+    def _spawned(self, order: io.SpawnWorkers, was_paused: bool = False) -> None:
         """Let the workers of an attempt run, new and suspended ones, and tell the agent (`WorkersSpawned`).
 
         On a paused node they run when it resumes (`was_paused`), on a dead node never.
         """
         if not self.is_alive:
             return
-        if (
-            self.is_paused
-        ):  # the new process gets no CPU; when it does the attempt may have been replaced: see check_ghosts
-            self._delayed.append(lambda: self._spawned(start, kept, was_paused=True))
+        if self.is_paused:  # the attempt may be replaced by the time it gets CPU: see check_ghosts
+            self._delayed.append(lambda: self._spawned(order, was_paused=True))
             return
+        start, kept = order.start, order.kept
         role = self._ctx.graph.role(start.replica.role)
         key = (start.replica, start.attempt)
         alive = self.workers.setdefault(key, {})

@@ -1,18 +1,30 @@
-"""The event queue: virtual time in ns, and actions in the order of (time, serial). No clock is read anywhere."""
+"""The event queue: virtual time in ns, and actions in the order of (time, serial). No clock is read anywhere.
+
+An action may plan others for its own moment, but not without end: virtual time would stand still. So the queue counts
+how many actions of one moment were each planned by the one before, and stops the simulation when there are too many.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from heapq import heappop, heappush, heappushpop
 from typing import Any
+
+from flowdist.graph import format_duration
+from flowdist.sim.engine.violation import Violation
 
 Action = Callable[..., object]
 Entry = tuple[int, int, Action, tuple[Any, ...]]  # time, serial or place, action, arguments
 
 SERIALS = 40  # low bits of a place: the serial, which makes places unique
 APART = 1 << (SERIALS - 1)  # the first serial of actions from outside
+SERIAL = (1 << SERIALS) - 1  # the bits of a place that are the serial
 WORD = (1 << 64) - 1
 PLACED = 1 << (64 + SERIALS)  # this bit makes a place larger than any serial
+STANDSTILL = 10_000  # actions of one moment, each planned by the one before: more are a defect
+NAMED_LAST = 100  # of them, the last ones, whose names the message counts
+NAMED_MOST = 3  # names in the message
 
 
 class Queue:
@@ -30,11 +42,17 @@ class Queue:
         self._serial = self._apart = 0
         self._schedule = schedule
         self._is_stopped = False
+        self._chain = 0  # actions of this moment up to the present one, each of which planned the next
+        self._chains: dict[int, int] = {}  # by serial, of actions that were planned for their own moment
+        self._last: list[str] = []  # the names of the last actions of a chain that is nearly too long
 
     def at(self, time: int, action: Action, *args: Any) -> None:
         """Plan the call `action(*args)` at a time in ns. A time in the past means now."""
         self._serial += 1
-        heappush(self._heap, (time if time > self.now else self.now, self._serial, action, args))
+        if time <= self.now:
+            time = self.now
+            self._chains[self._serial] = self._chain + 1
+        heappush(self._heap, (time, self._serial, action, args))
 
     def at_apart(self, time: int, action: Action, *args: Any) -> None:
         """Plan the call of an action from outside, such as a fault, at a time in ns.
@@ -45,12 +63,14 @@ class Queue:
             self.at(time, action, *args)
             return
         self._apart += 1
-        heappush(self._heap, (time if time > self.now else self.now, APART + self._apart, action, args))
+        if time <= self.now:
+            time = self.now
+            self._chains[APART + self._apart] = self._chain + 1
+        heappush(self._heap, (time, APART + self._apart, action, args))
 
     def after(self, delay: int, action: Action, *args: Any) -> None:
         """Plan the call `action(*args)` in `delay` ns. A negative delay means now."""
-        self._serial += 1
-        heappush(self._heap, (self.now + delay if delay > 0 else self.now, self._serial, action, args))
+        self.at(self.now + delay, action, *args)
 
     @property
     def planned(self) -> int:
@@ -81,8 +101,11 @@ class Queue:
         With a schedule, the actions of a time get their places in a drawn order when that time comes. Actions without a
         place sort before those with one. So once the first action of a time has a place, all actions of that time have
         one, and it is the first of them.
+
+        Raises:
+            Violation: Virtual time stands still: actions of one moment plan each other without end.
         """
-        heap, schedule = self._heap, self._schedule
+        heap, schedule, chains = self._heap, self._schedule, self._chains
         while heap and not self._is_stopped:
             if until is not None and heap[0][0] > until:
                 self.now = until
@@ -93,7 +116,20 @@ class Queue:
                     time, tie, action, args = heappushpop(heap, (time, _place(schedule, tie), action, args))
             self.now = time
             self.handled += 1
+            self._chain = chains.pop(tie & SERIAL, 0) if chains else 0
+            if self._chain > STANDSTILL - NAMED_LAST:
+                self._note_standstill(action)
             action(*args)
+
+    def _note_standstill(self, action: Action) -> None:
+        """Note the name of an action at the end of a long chain, and raise the violation if the chain is too long."""
+        self._last.append(_name(action))
+        if self._chain <= STANDSTILL:
+            return
+        names = Counter(self._last[-NAMED_LAST:]).most_common(NAMED_MOST)
+        said = ", ".join(f"{name} ({count} of the last {NAMED_LAST})" for name, count in names)
+        at = f"virtual time stands still at {format_duration(self.now)}: {STANDSTILL:,} events, each caused by the last"
+        raise Violation("standstill", f"{at}; what keeps happening: {said}. This is a defect of flowdist's simulator")
 
     def forget(self) -> None:
         """Drop everything that is planned."""
@@ -102,6 +138,12 @@ class Queue:
     def stop(self) -> None:
         """Make `run` return after the present action. Later calls of `run` run nothing."""
         self._is_stopped = True
+
+
+def _name(action: Action) -> str:
+    """Return the name of an action: its method, and the name of its owner if that has one, such as a node."""
+    name = getattr(getattr(action, "__self__", None), "name", "")
+    return action.__qualname__ + (f" of {name}" if name else "")
 
 
 def _place(schedule: int, serial: int) -> int:

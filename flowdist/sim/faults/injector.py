@@ -94,7 +94,7 @@ class FaultInjector:
         self._machines, self._controller, self._work, self._on_hit = machines, controller, work, on_hit
         self._faults = list(plan.faults)
         names = [node.name for node in ctx.graph.cluster.nodes] + plan.new_nodes
-        self._arrivals = Arrivals(plan.rates, ctx.graph, names, ctx.seed)
+        self._arrivals = Arrivals(plan.rates, ctx.graph, names, ctx.seed, plan.starts)
         self.waiting: list[Fault] = []
         self._fired: dict[str, None] = {}  # texts of the faults that have hit something
         self._parted = 0  # partitions between nodes so far

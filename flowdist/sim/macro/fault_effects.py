@@ -75,13 +75,13 @@ def _kill_node(job: Job, node: int, what: Fault | Rate, now: int) -> None:
     node that is cut off and connects again before its agent fences is not lost.
     """
     times = job.times
-    job.late.last_beat[node] = _last_sent(job, node, now)
+    job.late.last_beat[node] = _last_beat(job, node, now)
     back = now + what.duration_ns if what.duration_ns is not None else None
     dies, known, why = now, now + times.proof, "killed"
     if what.kind == "lost":
         job.cut_off_since[node] = now
         job.memory.cut_off(node, back if back is not None else NEVER)
-        heard = _last_heard(job, node, now)
+        heard = _last_beat(job, node, now - 2 * times.message)  # the last one whose answer it received
         dies, known, why = heard + times.fence, heard + times.silent, "not heard"
         if back is not None and back < dies:
             job.connected_at[node] = back
@@ -184,9 +184,7 @@ def _kill_members(job: Job, node: int, dies: int, known: int, now: int) -> None:
         job.at(dies, partial(stop_short, job))
     else:
         stop_short(job, now)
-    if job.phase == "stopping" and now < job.ends_on(
-        node
-    ):  # a dead agent does not report that its members have stopped
+    if job.phase == "stopping" and now < job.ends_on(node):  # a dead agent does not report that its members stopped
         if job.late.stopped.pop(node, None) is not None and job.deferred is None:  # it would have answered late
             late = [job.ends_on(each) + job.times.message for each in job.late.stopped]
             dead = [at for each, at in job.death_known_at.items() if job.awaited_on(each)]
@@ -195,16 +193,10 @@ def _kill_members(job: Job, node: int, dies: int, known: int, now: int) -> None:
         job.due = max(job.due, min(known, job.answer_due) if is_cleared else known)
 
 
-def _last_sent(job: Job, node: int, now: int) -> int:
-    """Return when, in ns, a node that dies or is cut off at `now` sent its last heartbeat."""
-    connected = job.connected_at.get(node, 0)
-    return connected + (now - connected) // job.options.heartbeat_ns * job.options.heartbeat_ns
-
-
-def _last_heard(job: Job, node: int, now: int) -> int:
-    """Return when, in ns, a node that is cut off at `now` sent the last heartbeat whose answer it received."""
+def _last_beat(job: Job, node: int, now: int) -> int:
+    """Return when, in ns, a node that is connected sent its last heartbeat up to `now`."""
     period, connected = job.options.heartbeat_ns, job.connected_at.get(node, 0)
-    return connected + (now - 2 * job.times.message - connected) // period * period
+    return connected + (now - connected) // period * period
 
 
 def _reconnect(job: Job, node: int, now: int) -> None:

@@ -275,15 +275,13 @@ def _stop_members(job: Job, members: int, now: int) -> None:
     job.due, job.on_due = ends if others and was_up else now, stopped
     if not others:
         job.stopped_at = min(job.stopped_at, now)
-    if away and not others:
-        grace_ns = job.grace_ns_of(job.incident_kind)
-        job.stopped_at = min(job.gone_on(node, job.told(node, now), grace_ns) for node in away)
-        job.stopped_at -= job.times.message
+    grace_ns = job.grace_ns_of(job.incident_kind)
+    job.late.stopped = {node: job.told(node, now) for node in away}
+    late = [job.gone_on(node, told, grace_ns) for node, told in job.late.stopped.items()]
+    if late and not others:
+        job.stopped_at = min(late) - job.times.message
         job.halt_at = job.stopped_at if job.halt_at is not None else None
     known = max((known for count, known in dead if count), default=0) if was_up else 0
-    job.late.stopped = {node: job.told(node, now) for node in away}
-    grace_ns = job.grace_ns_of(job.incident_kind)
-    late = [job.gone_on(node, told, grace_ns) for node, told in job.late.stopped.items()]
     job.gone_at = max([job.due, known, *late])
     if job.deferred is not None:  # at the answer deadline no node that is heard is a suspect any more (R8)
         job.due, job.on_due = min(job.due, now + job.options.suspect_after_ns), _judge_deferred
@@ -396,9 +394,7 @@ def _start(job: Job, now: int) -> None:
     books.restore_ns = load.restore_ns_after(job.memory.lost(now + times.up))
     begins = max([now + startup_ns, *(told + job.startup_on(node, now) for node, told in job.late.started.items())])
     begins += times.up
-    started_late = job.late.started
-    plan_begin(job, begins + (books.restore_ns if books.durable else 0), job.formed)
-    job.started_at, job.late.started = now, started_late
+    plan_begin(job, begins + (books.restore_ns if books.durable else 0), job.formed, ordered=now)
     if job.is_counted:
         job.payer.last_counted_ns, job.is_counted = job.formed, False
     if not job.is_alone:
@@ -415,16 +411,17 @@ def _start_ups(job: Job, now: int) -> tuple[int, int]:
     return job.warm.split([node for node in seated if job.alive[node]], now)
 
 
-def plan_begin(job: Job, at: int, formed: int) -> None:
-    """Set the job to a generation that starts up.
+def plan_begin(job: Job, at: int, formed: int, ordered: int) -> None:
+    """Set the job to a generation that starts up. `job.late.started` says which nodes get the order late.
 
     Args:
         job: The job.
         at: When the last member has started up, so that the gang begins to step (ns).
         formed: When the controller knows that all members run (ns).
+        ordered: When the members were ordered to start (ns).
     """
     job.phase, job.formed, job.give_up_at, job.is_incomplete = "running", formed, None, False
-    job.started_at, job.late.started, job.late.heard = formed - job.times.started, {}, {}
+    job.started_at, job.late.heard = ordered, {}
     job.seats.fresh.clear()
     job.due, job.on_due = at, begin
 

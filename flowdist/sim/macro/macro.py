@@ -44,7 +44,8 @@ class Macro:
         step_by_step: bool = False,
         tell: Tell | None = None,
     ) -> None:
-        arrivals = Arrivals(plan.rates, scope.graph, scope.nodes, seed if fault_seed is None else fault_seed)
+        drawn_by = seed if fault_seed is None else fault_seed
+        arrivals = Arrivals(plan.rates, scope.graph, scope.nodes, drawn_by, plan.starts)
         jobs = [Job(each, plan, seed=seed, arrivals=arrivals, tell=tell) for each in (scope, *scope.others)]
         job, self._jobs, self._version = jobs[0], jobs, 0
         self.result = job.result

@@ -10,9 +10,10 @@ from typing import NamedTuple
 from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import Plan
 from flowdist.graph import JobOptions, RoleGraph, RoleSpec
+from flowdist.sim.engine.imports import SPAWN_NS
 from flowdist.sim.engine.machines import PROOF_NS
 from flowdist.sim.engine.network import LATENCY_NS
-from flowdist.sim.engine.node import BIND_NS, KILL_NS, SPAWN_NS
+from flowdist.sim.engine.node import BIND_NS, KILL_NS
 from flowdist.sim.macro.beside.groups import gangs_of, groups_of, joint_role
 from flowdist.sim.macro.refused.plan import check_plan, orders_refused
 from flowdist.sim.macro.refused.topology import Refusal, refusals

@@ -453,7 +453,8 @@ class SteadyState:
         if self.waits:
             plan_wait(job, self.due)
         else:
-            plan_begin(job, self.begins, self.formed)
+            job.late.started = {}
+            plan_begin(job, self.begins, self.formed, ordered=self.formed - self.started)
 
     def _book(self) -> None:
         """Add the sums to the buckets of the job; all other time of its replicas is waiting."""

@@ -31,6 +31,7 @@ from flowdist.sim.user_code.saves import Saves
 from flowdist.sim.user_code.saving import Writer
 from flowdist.sim.user_code.workload import WorldModel
 
+OLD_CHECKPOINT = "old checkpoint"  # the property that each restore begins at the latest checkpoint
 WRITTEN = 4, 5  # all ranks have written their parts after 4/5 of a checkpoint's time; they publish in the rest
 
 
@@ -98,7 +99,7 @@ class UserCode:
         raises, its worker exits.
 
         Raises:
-            Violation: The ranks resume from different steps.
+            Violation: The ranks resume from different steps, or from an older one than that of the latest checkpoint.
         """
         starts = sorted(model.members.values(), key=lambda start: start.rank)
         workers = [worker for start in starts for worker in self._workers_of(start)]
@@ -114,9 +115,20 @@ class UserCode:
         if len(set(steps)) > 1:
             text = ", ".join(f"rank {rank} from {step}" for rank, step in enumerate(steps))
             raise Violation("same start", f"the ranks of {world} resume from different steps: {text}")
+        self._check_restored(world, steps[0])
         playing.done = steps[0]
-        model.resume_from(steps[0])
+        model.resume_from(steps[0], self.ctx.queue.now)
         self.played.resumes(world, workers[0].info.generation, steps[0], self.ctx.queue.now)
+
+    def _check_restored(self, world: str, step: int) -> None:
+        """Check that a generation resumes from the latest checkpoint that was accepted, unless a fault has damaged it.
+
+        Raises:
+            Violation: It resumes from an older one.
+        """
+        committed = self._saves.steps.get(world, 0)
+        if step < committed:
+            raise Violation(OLD_CHECKPOINT, f"{world} restored step {step} although {committed} was committed")
 
     def _workers_of(self, start: StartReplica) -> list[ModelWorker]:
         role = self.ctx.graph.role(start.replica.role)
@@ -345,6 +357,8 @@ class UserCode:
         steps = [file.step for name, file in self.disk.of(role).items() if name in self.latest.values()]
         found = self.disk.newest(role, writer, max(steps, default=None))
         if found:
+            for world in self.ctx.job.roles[role].worlds:
+                self._saves.steps.pop(world, None)  # whoever can read it still may go back behind it
             self.disk.damage(role, found[int(draw(self.ctx.seed, spec, "damage") * len(found))], how)
 
     def tell_version(self, worker: ModelWorker, version: int, *, published: bool) -> None:

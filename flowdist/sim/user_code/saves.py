@@ -18,7 +18,8 @@ from flowdist.worker.model import tell_committed
 class Saves:
     """Checkpoints of all models of one simulation: the writers at work, and the commits that wait for an answer.
 
-    `latest` is the name of the last checkpoint that was accepted, by world.
+    `latest` is the name of the last checkpoint that was accepted, by world, and `steps` its step,
+    unless a fault has damaged a file since.
 
     Args:
         ctx: The simulation.
@@ -38,6 +39,7 @@ class Saves:
     ) -> None:
         self._ctx, self._nodes, self._disk, self._calls, self._on_offer = ctx, nodes, disk, calls, on_offer
         self.latest: dict[str, str] = {}
+        self.steps: dict[str, int] = {}
         self._writers: dict[tuple[ReplicaId, int], list[Writer]] = {}
         self._offers: dict[tuple[ReplicaId, int, str], tuple[ModelWorker, str]] = {}
 
@@ -100,7 +102,7 @@ class Saves:
         if worker is None:
             return
         if answer.accepted:
-            self.latest[worker.world] = name
+            self.latest[worker.world], self.steps[worker.world] = name, answer.step
         attempt(tell_committed, worker.model, answer.step, answer.accepted)
 
     def ended(self, replica: ReplicaId, number: int) -> None:

@@ -86,7 +86,7 @@ class WorldModel:
     _blocking_ns: int = 0  # `pace.workload.blocking_ns`, copied for speed
     _cycle_ns: int = 0  # `pace.workload.cycle_ns`, copied for speed
     _shares: dict[str, Fraction] = field(default_factory=dict)  # the part of a step in which each role works
-    _halted_lost: int = 0  # steps that `halt` has counted as lost, until the next generation begins
+    _kept: int = 0  # the step of the last generation up to which its steps do not count as lost
     _slowest: tuple[Fraction, Fraction] | None = None  # what `_factors` returns; None: it has to be computed
 
     def __post_init__(self) -> None:
@@ -121,9 +121,9 @@ class WorldModel:
         """
         if step <= self.durable:
             return False
-        found = min(self._halted_lost, step - self.durable)
-        if found:
-            self._halted_lost -= found
+        found = min(self.in_memory, step) - self._kept if self.begun_ns is None else 0
+        if found > 0:
+            self._kept += found
             self.lost_steps -= found
             self.lost_ns -= found * self.steps.ns
             self.losses[-1] = (self.losses[-1][0], self.losses[-1][1] - found * self.steps.ns)
@@ -202,9 +202,8 @@ class WorldModel:
         if len(self.up) < size or self.begun_ns is not None:
             return False
         regained = max(0, self.in_memory - self.durable) if self.has_memory else 0  # lost, but a survivor has them
-        self._halted_lost = 0
         self.begun_ns, self._slowest = now, None
-        self._lose(-regained, now)
+        self._keep_up_to(self.durable + regained, now)
         self.steps = Steps(self.pace.workload, self.durable + regained, self._step_ns())
         names = dict.fromkeys([member.role for member in self.cold])
         self.warmup_ns = max([self.roles[name].workload.warmup_ns for name in names], default=0)
@@ -258,17 +257,21 @@ class WorldModel:
         self.up.clear()  # so that a member whose node was paused, and starts up later, does not begin the work
         if self.begun_ns is None:
             return
-        self.in_memory = self.step_at(now)
+        self.in_memory = self._kept = self.step_at(now)
         if is_over:
             self.note_unsaved(now)
         else:
-            self._halted_lost = max(0, self.in_memory - self.durable)
-            self._lose(self._halted_lost, now)
+            self._keep_up_to(self.durable, now)
         self.begun_ns = self.left_ns = None
         self.version += 1
 
-    def _lose(self, steps: int, now: int) -> None:
-        """Count steps of the last generation as lost; a negative number takes back what a survivor has in memory."""
+    def _keep_up_to(self, step: int, now: int) -> None:
+        """Count the steps of the last generation after `step` as lost, and those before it as kept.
+
+        Called when the generation ends, and when the next one shows what it begins from: a survivor may have more in
+        memory than the checkpoint has, and user code may read an older one.
+        """
+        steps, self._kept = self._kept - min(step, self.in_memory), min(step, self.in_memory)
         if steps:
             self.lost_steps += steps
             self.lost_ns += steps * self.steps.ns
@@ -324,11 +327,12 @@ class WorldModel:
         if factor != 1:
             self.slow[replica] = factor
 
-    def resume_from(self, step: int) -> None:
+    def resume_from(self, step: int, now: int) -> None:
         """Make this generation begin at `step`, from which user code has resumed, and drop later checkpoints.
 
-        The step becomes the newest checkpoint; with 0 there is none.
+        The step becomes the newest checkpoint; with 0 there is none. Steps after it that were kept so far are lost.
         """
+        self._keep_up_to(step, now)
         self.steps = self.steps._replace(first=step)
         self.saved = [saved for saved in self.saved if saved < step] + ([step] if step else [])
 

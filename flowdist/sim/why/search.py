@@ -6,6 +6,9 @@ explain the end: no single one saves a job that failed, or together they save le
 the job would save without any harm. If no pair helps either, a smallest set is searched: all harm is left out, and then
 each cause that makes no difference is put back.
 
+Each counterfactual is a simulation, and there may be thousands of causes. So their number is bounded, and the answer
+says what was left out for that: causes first, in the order of their times, then pairs, then causes of a smallest set.
+
 A job that succeeds is better than one that fails, whatever it takes. Of two that succeed the shorter one is better. Of
 two that fail none is better: to fail later is no gain.
 """
@@ -21,7 +24,7 @@ from flowdist.sim.why.causes import Cause
 
 SMALL = 0.001  # the share of the job's length that a cause has to cost to be named
 UNEXPLAINED = 0.25  # the share of the whole cost that may be left unexplained by single causes
-PAIRS_MAX = 120
+PLAYS_MAX = 240  # simulations; half of them may be of pairs
 
 
 class End(NamedTuple):
@@ -67,6 +70,8 @@ class Answer(NamedTuple):
         n_causes: Number of causes that were left out by themselves.
         n_pairs: Number of pairs that were left out.
         n_untried: Number of pairs that were not, because there are too many.
+        n_alone: Number of causes that were not left out by themselves, because there are too many.
+        n_kept: Number of causes of the last set that were not put back, so that a smaller set may do.
     """
 
     again: End
@@ -75,6 +80,8 @@ class Answer(NamedTuple):
     n_causes: int
     n_pairs: int = 0
     n_untried: int = 0
+    n_alone: int = 0
+    n_kept: int = 0
 
 
 def saved_ns(again: End, end: End) -> int:
@@ -89,30 +96,35 @@ def is_better(again: End, end: End) -> bool:
     return saved_ns(again, end) > SMALL * again.lasted_ns
 
 
-def search(causes: Sequence[Cause], play: Play) -> Answer:
+def search(causes: Sequence[Cause], play: Play, plays_max: int = PLAYS_MAX) -> Answer:
     """Find what a bad end is due to.
 
     Args:
         causes: The causes in the order of their times.
         play: Return the end of the job without some causes. It is called once for each set.
+        plays_max: How often `play` may be called; twice in any case.
     """
-    harm, once = [cause for cause in causes if cause.is_harm], _once(play)
-    again, singles = once(()), [Counterfactual((cause,), once((cause,))) for cause in causes]
-    calm = once(harm)
+    harm, once = [cause for cause in causes if cause.is_harm], _Once(play, plays_max)
+    again, calm = once(()), once(harm)
+    singles = [Counterfactual((cause,), once((cause,))) for cause in causes if once.may_play((cause,))]
     found = [one for one in singles if is_better(again, one.end)]
     pairs: list[tuple[Cause, Cause]] = []
+    n_pairs = n_kept = 0
     if _is_open(again, calm, found):
         pairs = sorted(combinations(harm, 2), key=_apart_ns)
+        n_pairs = min(len(pairs), once.left, plays_max // 2)
         saved = {one.removed[0]: max(0, saved_ns(again, one.end)) for one in singles}
-        together = [Counterfactual(pair, once(pair)) for pair in pairs[:PAIRS_MAX]]
+        together = [Counterfactual(pair, once(pair)) for pair in pairs[:n_pairs]]
         found += [pair for pair in together if _needs_both(again, calm, saved, pair)]
         if _is_open(again, calm, found):
-            found += _smallest(again, calm, harm, once, found)
+            smallest, n_kept = _smallest(again, calm, harm, once, found)
+            found += smallest
     if not again.is_good:  # several faults may have to come together, and then leaving out any of them helps
-        found = [one._replace(is_enough=not once(_others(harm, one)).is_good) for one in found]
+        alone = [(one, _others(harm, one)) for one in found]
+        found = [one._replace(is_enough=once.may_play(rest) and not once(rest).is_good) for one, rest in alone]
     best = sorted(found, key=lambda one: (not one.is_enough, one.end.lasted_ns, len(one.removed)))  # all succeed
-    untried = max(0, len(pairs) - PAIRS_MAX)
-    return Answer(again, calm, tuple(best), len(causes), len(pairs) - untried, untried)
+    n_alone = len(causes) - len(singles)
+    return Answer(again, calm, tuple(best), len(singles), n_pairs, len(pairs) - n_pairs, n_alone, n_kept)
 
 
 def _others(harm: Sequence[Cause], one: Counterfactual) -> tuple[Cause, ...]:
@@ -120,17 +132,32 @@ def _others(harm: Sequence[Cause], one: Counterfactual) -> tuple[Cause, ...]:
     return tuple(cause for cause in harm if cause not in one.removed)
 
 
-def _once(play: Play) -> Play:
-    """Return the function, which now plays each set of causes once only, in whatever order they are given."""
-    ends: dict[frozenset[Cause], End] = {}
+class _Once:
+    """Plays each set of causes once only, in whatever order they are given.
 
-    def once(removed: Sequence[Cause]) -> End:
+    Args:
+        play: Returns the end of the job without some causes.
+        plays_max: How often it may be called.
+    """
+
+    def __init__(self, play: Play, plays_max: int) -> None:
+        self._play, self._plays_max = play, plays_max
+        self._ends: dict[frozenset[Cause], End] = {}
+
+    @property
+    def left(self) -> int:
+        """Return how many more sets may be played."""
+        return max(0, self._plays_max - len(self._ends))
+
+    def may_play(self, removed: Sequence[Cause]) -> bool:
+        """Return whether the end without these causes is known, or may be played."""
+        return self.left > 0 or frozenset(removed) in self._ends
+
+    def __call__(self, removed: Sequence[Cause]) -> End:
         key = frozenset(removed)
-        if key not in ends:
-            ends[key] = play(tuple(removed))
-        return ends[key]
-
-    return once
+        if key not in self._ends:
+            self._ends[key] = self._play(tuple(removed))
+        return self._ends[key]
 
 
 def _is_open(again: End, calm: End, found: Sequence[Counterfactual]) -> bool:
@@ -162,18 +189,24 @@ def _needs_both(again: End, calm: End, saved: dict[Cause, int], pair: Counterfac
 
 
 def _smallest(
-    again: End, calm: End, harm: Sequence[Cause], play: Play, found: Sequence[Counterfactual]
-) -> list[Counterfactual]:
-    """Return a set of causes that explains the end and from which none can be put back; nothing if it is known."""
-    gone, end = tuple(harm), calm
+    again: End, calm: End, harm: Sequence[Cause], once: _Once, found: Sequence[Counterfactual]
+) -> tuple[list[Counterfactual], int]:
+    """Return a set of causes that explains the end and from which none can be put back; nothing if it is known.
+
+    The number is that of its causes that there was no simulation left to put back.
+    """
+    gone, end, n_kept = tuple(harm), calm, 0
     for cause in harm:
         fewer = tuple(other for other in gone if other != cause)
         if not fewer:
             break
-        without = play(fewer)
+        if not once.may_play(fewer):
+            n_kept += 1
+            continue
+        without = once(fewer)
         if not _is_open(again, calm, [Counterfactual(fewer, without)]):
             gone, end = fewer, without
-    return [] if any(one.removed == gone for one in found) else [Counterfactual(gone, end)]
+    return [] if any(one.removed == gone for one in found) else [Counterfactual(gone, end)], n_kept
 
 
 def matches(one: End, other: End) -> dict[int, int]:

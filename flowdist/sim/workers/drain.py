@@ -151,11 +151,19 @@ class Drain:
             self._code.save_at_once(world)
             if full is None:
                 model.save(step)
+                self._offer(world, model, step, stops)
             elif not self._code.plays(world):
                 self._ctx.note_unsaved(world, step, full)
             self._worlds.halt(model)
         for stop in stops:
             self._leave(stop)
+
+    def _offer(self, world: str, model: WorldModel, step: int, stops: list[_Stop]) -> None:
+        """Let the first member of a world commit the checkpoint of its agreed step; user code commits by itself."""
+        if stops and not self._code.plays(world):
+            first = min(stops, key=lambda stop: stop.replica)
+            offer = io.WorkerOffered(first.replica, first.attempt, model.generation, f"{world}/step-{step}", step)
+            first.node.tell(offer)
 
     def _leave(self, stop: _Stop) -> None:
         stop.node.tell_of_workers(io.WorkerLeftStep, stop.replica, stop.attempt)

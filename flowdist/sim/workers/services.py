@@ -52,15 +52,22 @@ class Services:
             self._worlds.stall(world, str(replica))
         self._partitions.update_users(replica.role)
 
-    def forget_unseated(self) -> None:
-        """Resume the worlds that wait for a replica that has lost its seat, and forget that replica.
+    def forget_given_up(self) -> None:
+        """Resume the worlds that wait for a replica without which its role goes on, and forget that replica.
 
-        The lists of addresses that workers have do not name it any more.
+        It has no seat, and no incident waits for it: it is over, or waits for room while its role has its minimum. The
+        lists of addresses that workers have do not name it any more. A replica that is to move, after a back-off or as
+        soon as a node has room, has no seat either; but its users wait for it until it serves there, and at the end of
+        the job nothing is given up any more.
         """
-        for replica in [replica for replica in self.away if self._ctx.job.replicas[replica].node is None]:
+        for replica in [replica for replica in self.away if self._is_given_up(replica)]:
             del self.away[replica]
             for world in self._waiting_users(replica.role):
                 self._worlds.resume(world, str(replica))
+
+    def _is_given_up(self, replica: ReplicaId) -> bool:
+        job, state = self._ctx.job, self._ctx.job.replicas[replica]
+        return state.node is None and job.worlds[state.world].incident is None and job.ending is None
 
     def _waiting_users(self, service: str) -> list[str]:
         """Return the worlds that wait while a replica of the service is away.

@@ -1,6 +1,6 @@
 """Start-ups of simulated workers: how long each takes, cold on a node without the modules of the role, or warm.
 
-A production node imports the modules of the workers once, in a fork server, as soon as it arrives (`import_ns`). Its
+A production node imports the modules of the workers once, in a prefix, as soon as it arrives (`import_ns`). Its
 workers are forked when that is done, and start warm; `SimNode` lets them wait. A node that joins a running job imports
 first too, and worlds grow onto it afterwards (R13). Without `import_ns`, the first start of a role on a node is cold.
 
@@ -57,7 +57,7 @@ class StartUps:
         if load.warm_startup_ns is None:
             return round(load.startup_ns * factor)
         now, place = self._ctx.queue.now, (node.spec.name, node.starts, start.replica.role)
-        warm_ns = node.imported_ns if load.import_ns else self._warm.get(place)
+        warm_ns = node.imports.done_ns if load.import_ns else self._warm.get(place)
         if warm_ns is not None and warm_ns <= now:
             return round(load.warm_startup_ns * factor)
         takes = round(load.startup_ns * factor)

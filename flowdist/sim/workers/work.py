@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.effects import StartReplica
-from flowdist.control.protocol.ids import NodeName, ReplicaId
+from flowdist.control.protocol.ids import NodeName, ProcessState, ReplicaId
 from flowdist.record.accounts import Accounts
 from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.controller import is_put_off
@@ -226,14 +226,19 @@ class Work:
     def show_signs(self, node: SimNode, replica: ReplicaId, attempt: int) -> None:
         """Tell the agent, which has asked for signs of life, when the workers of an attempt wrote output last.
 
-        Before that, each worker that steps and does not hang reports its present step.
+        Before that, each worker that steps and does not hang reports its present step. A task that starts up prints
+        all the while, unless it hangs; that of a task at work is not simulated.
         """
         model = self.worlds.model_of(replica, attempt)
         key = (replica, attempt)
         now = self._queue.now
         if model is not None and model.begun_ns is not None and not model.is_warming(now) and key not in node.hung:
             node.tell_of_workers(io.WorkerProgressed, *key, model.step_at(now))
-        node.tell(io.SignsSeen(*key, self.stalled_services.output_ns(*key)))
+        output_ns = self.stalled_services.output_ns(*key)
+        if self._graph.role(replica.role).kind == "task" and key not in node.hung:
+            output_ns = now if model is None or model.begun_ns is None or model.is_warming(now) else None
+        state: ProcessState = "stopped" if key in node.hung else ""  # as the fault does it to a real process
+        node.tell(io.SignsSeen(*key, output_ns, state))
 
     def freeze(self, replica: ReplicaId, attempt: int) -> None:
         """Let an attempt do nothing until `thaw`: what its user code is writing stops there.

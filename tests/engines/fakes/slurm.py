@@ -147,13 +147,17 @@ def squeue(cluster: Cluster, words: list[str]) -> int:
 
 
 def sinfo(cluster: Cluster, words: list[str]) -> int:
+    shape = next(word for word in words if word.startswith("--format=")).removeprefix("--format=")
     for name, state in cluster.nodes().items():
-        print(f"{name}|{state}")
+        print(shape.replace("%N", name).replace("%T", state))
     return 0
 
 
 def scontrol(cluster: Cluster, words: list[str]) -> int:
-    print("KillWait                = 30 sec")
+    if words[:2] == ["show", "hostnames"]:
+        print("\n".join(words[2].split(",")))
+    else:
+        print("KillWait                = 30 sec")
     return 0
 
 

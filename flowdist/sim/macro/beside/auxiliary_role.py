@@ -174,9 +174,12 @@ class AuxiliaryRole:
             stall(self._job, self._name(index), now)
 
     def release_gang(self, now: int) -> None:
-        """End the gang's wait for replicas without a seat: the gang's list of addresses does not name them."""
+        """End the gang's wait for replicas without a seat, unless the role lacks them for its minimum.
+
+        The gang's list of addresses does not name them. Without its minimum the role cannot do, so the gang waits.
+        """
         for index in list(self._away):
-            if self.seats.node_of[index] is None:
+            if self.seats.node_of[index] is None and self._missing <= 0:
                 del self._away[index]
                 resume(self._job, self._name(index), now)
 

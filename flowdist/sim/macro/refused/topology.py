@@ -23,7 +23,7 @@ from flowdist.sim.macro.seats import seats_on
 _ROLE = (
     "name command kind min_replicas max_replicas procs resources placement env secrets ports workdir gang primary "
     "restart state grace_ns stop_grace_ns drain_ns join_window_ns pending_timeout_ns finish_timeout_ns cooldown_ns "
-    "preload learned_preload first_imports warm workload hang_after_ns start_timeout_ns address_edges gates parallel "
+    "preload warm workload hang_after_ns start_timeout_ns address_edges gates parallel "
     "numa count_steps virtual_local_rank"
 )
 _READY = "ready ready_timeout_ns"  # of roles beside the gang

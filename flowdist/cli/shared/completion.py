@@ -1,0 +1,109 @@
+"""Completion in the shell of what a run has: its name, and the names of its roles, replicas and nodes.
+
+A mistake on the command line completes to nothing: it is reported when the user runs the command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from click.shell_completion import CompletionItem
+
+from flowdist.errors import FlowdistError
+
+if TYPE_CHECKING:
+    from flowdist.graph import RoleGraph
+
+SIZES_MAX = 16  # a role with more sizes than that is completed to `ROLE=` alone
+PATIENCE_S = 1.0  # for the controller of a run; a user who types does not wait longer
+
+
+def complete_run(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the names of runs, the newest first, with whether they run; where no name fits, files."""
+    from flowdist.runtime.run_folder.folder import is_locked, run_dirs  # the runtime: not needed by --help
+
+    try:
+        found = [path for path in run_dirs(_base(ctx)) if path.name.startswith(incomplete)]
+    except (FlowdistError, OSError):
+        found = []
+    items = [CompletionItem(path.name, help="running" if is_locked(path) else "over") for path in found]
+    if "latest".startswith(incomplete) and (_base(ctx) / "latest").is_dir():
+        items.insert(0, CompletionItem("latest", help="the newest run"))
+    return items or [CompletionItem(incomplete, type="file")]
+
+
+def complete_size(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return `ROLE=N` for each role of the run and each of its sizes.
+
+    Shells that divide words at `=` give the role as a word of its own; then the sizes alone are returned.
+    """
+    found = _find(ctx)
+    if found is None:
+        return []
+    bounds = {role.name: (role.min_replicas, role.max_replicas) for role in found[1].roles}
+    before = [word for word in ctx.params.get("sizes") or () if word != "="][-1:]
+    if before and before[0] in bounds:
+        least, most = bounds[before[0]]
+        return _starting(map(str, range(least, min(most, least + SIZES_MAX) + 1)), incomplete)
+    texts: list[str] = []
+    for name, (least, most) in bounds.items():
+        texts += [f"{name}={n}" for n in range(least, most + 1)] if most - least < SIZES_MAX else [f"{name}="]
+    return _starting(texts, incomplete)
+
+
+def complete_target(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the roles of the run; after `ROLE/` the replicas of that role, and after a dot their workers."""
+    found = _find(ctx)
+    texts: list[str] = []
+    for role in found[1].roles if found is not None else ():
+        if "/" not in incomplete:
+            texts.append(role.name)
+        elif incomplete.startswith(f"{role.name}/"):
+            replicas = [f"{role.name}/{i}" for i in range(role.max_replicas)]
+            texts += [f"{each}.{i}" for each in replicas for i in range(role.procs)] if "." in incomplete else replicas
+    return _starting(texts, incomplete)
+
+
+def complete_node(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the nodes of the run, those that have joined it included."""
+    found = _find(ctx)
+    return _starting(nodes_of(*found, PATIENCE_S), incomplete) if found is not None else []
+
+
+def nodes_of(run_dir: Path, graph: RoleGraph, patience_s: float | None = None) -> list[str]:
+    """Return the names of a run's nodes, those that have joined it included; of a run that is over, the topology's.
+
+    Args:
+        run_dir: The folder of the run.
+        graph: Its role graph.
+        patience_s: How long to wait for the controller, in seconds; None: as for every request.
+    """
+    from flowdist.runtime.run_folder.runs import PATIENCE_S as USUAL_S  # the runtime: not needed by --help
+    from flowdist.runtime.run_folder.runs import describe
+
+    try:
+        joined = [node.name for node in describe(run_dir, patience_s or USUAL_S).nodes]  # in the order of joining
+        return sorted(joined, key=lambda name: (len(name), name))
+    except FlowdistError:
+        return [node.name for node in graph.cluster.nodes]
+
+
+def _find(ctx: click.Context) -> tuple[Path, RoleGraph] | None:
+    """Return the folder and the graph of the run that the command line names so far; None if there is none."""
+    from flowdist.runtime.run_folder.folder import find_run  # the runtime: not needed by --help
+
+    try:
+        return find_run(_base(ctx), ctx.params.get("run") or "latest")
+    except (FlowdistError, OSError):
+        return None
+
+
+def _base(ctx: click.Context) -> Path:
+    return Path(ctx.params.get("base") or "runs")
+
+
+def _starting(texts: Iterable[str], incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(text) for text in texts if text.startswith(incomplete)]

@@ -1,0 +1,66 @@
+"""Difference between the user's code and the import of a library, which does what it does in every process alike.
+
+A library that is imported probes folders, asks for its process id, and draws names for itself. The user's code that
+does so wants a value of its own for each rank, even where it calls a library for it.
+"""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+_STANDARD = tuple({f"{sys.base_prefix}/lib/python3", f"{sys.prefix}/lib/python3"})
+_IMPORT = "<frozen importlib."
+OWN = __file__.rpartition("/")[0] + "/"
+
+
+def is_installed(file: str) -> bool:
+    """Return whether the code of a file is installed, or a part of Python."""
+    return file.startswith("<frozen ") or any(part in file for part in _INSTALLED) or file.startswith(_STANDARD)
+
+
+def is_import(frame: FrameType | None = None) -> bool:
+    """Return whether the code that runs belongs to the import of something installed, and not to the user's code.
+
+    Args:
+        frame: Where to begin; None: at the caller.
+    """
+    frame = frame or sys._getframe(1)
+    while frame is not None:
+        if is_import_system(frame):
+            return True
+        if is_user(frame):
+            return False
+        frame = frame.f_back
+    return False
+
+
+def is_import_system(frame: FrameType) -> bool:
+    """Return whether a frame is one of the import system, which looks for modules."""
+    return frame.f_code.co_filename.startswith(_IMPORT)
+
+
+def is_user(frame: FrameType) -> bool:
+    """Return whether a frame is one of the user's code."""
+    file = frame.f_code.co_filename
+    return not file.startswith(OWN) and not is_installed(file)
+
+
+def is_imported(name: str) -> bool:
+    """Return whether a module is imported, and not only about to be."""
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    return spec is not None and not getattr(spec, "_initializing", False)
+
+
+def is_in(function: str, file: str) -> bool:
+    """Return whether a function of a file is running, such as `_get_default_tempdir` of `/tempfile.py`."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == function and frame.f_code.co_filename.endswith(file):
+            return True
+        frame = frame.f_back
+    return False

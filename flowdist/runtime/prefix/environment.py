@@ -1,0 +1,181 @@
+"""The environment of the prefix, which has no rank: reading a variable that differs from rank to rank is a split.
+
+`os.environ` keeps its type. Its data is a dictionary that watches reads. A library that is imported may look through
+all variables, as tqdm does for those that begin with TQDM_. It gets an `Unread` text for each variable that is not
+known yet: whoever then uses that text, and not only passes it by, has read the variable.
+"""
+
+from __future__ import annotations
+
+import os
+import posix
+from _weakref import ref
+
+from flowdist.runtime.prefix.caller import is_import
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+
+class Unread(str):
+    """Text of a variable that no rank has a value for yet. Each use of it reads the variable."""
+
+    name: str
+    read: Callable[[str], str]
+
+
+def _using(method: str) -> Callable[..., object]:
+    def use(self: Unread, *args: object, **named: object) -> object:
+        return getattr(self.read(self.name), method)(*args, **named)
+
+    return use
+
+
+_OF_OBJECTS = ("__class__", "__delattr__", "__dir__", "__getattribute__", "__init__", "__init_subclass__", "__new__")
+for _method in set(dir(str)) - {*_OF_OBJECTS, "__setattr__", "__subclasshook__", "__doc__"}:
+    setattr(Unread, _method, _using(_method))
+setattr(Unread, "__int__", lambda self: int(self.read(self.name)))  # noqa: B010
+setattr(Unread, "__float__", lambda self: float(self.read(self.name)))  # noqa: B010
+
+
+class _UnreadBytes(bytes):
+    """Raw value of a variable of which an `Unread` is made when `os.environ` decodes it."""
+
+    text: Unread
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """Return the text, whatever the encoding."""
+        return self.text
+
+
+class Environment(dict):  # type: ignore[type-arg]
+    """Data of `os.environ` in a prefix, by encoded name.
+
+    Args:
+        data: The variables that all ranks share.
+        unknown: The names of the others, in the order in which a rank has them.
+        split: Called before a variable is read that is not known yet; returns when this process is a worker.
+    """
+
+    def __init__(self, data: dict[bytes, bytes], unknown: Iterable[str], split: Callable[[str], None]) -> None:
+        super().__init__(data)
+        self._split = split
+        self.unknown = {os.fsencode(name): None for name in unknown}
+        for name in self.unknown:
+            dict.__setitem__(self, name, b"")
+        self._given: list[ref[Unread]] = []
+        self.guarded: frozenset[bytes] = frozenset()  # a worker must not change them: late imports have read them
+        self.on_conflict: Callable[[], None] = lambda: None
+        self._notes: set[bytes] | None = None  # variables that were read one by one, while they are noted
+        self._unknown_read: bytes | None = None
+        self._copied: Iterator[bytes] = iter(())
+        self._next: bytes | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        self._copied = iter(list(super().__iter__()))
+        self._next = next(self._copied, None)
+        return super().__iter__()
+
+    def __getitem__(self, key: bytes) -> bytes:
+        is_copy = key == self._next
+        self._next = next(self._copied, None) if is_copy else None
+        if self._notes is not None and not is_copy:
+            self._notes.add(key)
+        if key in self.unknown:
+            if is_copy and is_import():
+                return self._unread(key)
+            self._unknown_read = key
+            self._split(f"it reads {os.fsdecode(key)}")
+            if key in self.unknown:  # it differs from start to start, too: this is the worker's own first act
+                self._split(f"it reads {os.fsdecode(key)}")
+            data: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]
+            return data[key] if data is not self else super().__getitem__(key)
+        return super().__getitem__(key)  # type: ignore[no-any-return]
+
+    def __setitem__(self, key: bytes, value: bytes) -> None:
+        if key in self.guarded and self.get_known(key) != value:
+            self.on_conflict()
+        self.unknown.pop(key, None)  # from now on it has the script's value, on every rank
+        super().__setitem__(key, value)
+
+    def __delitem__(self, key: bytes) -> None:
+        if key in self.guarded:
+            self.on_conflict()
+        self.unknown.pop(key, None)
+        super().__delitem__(key)
+
+    def _unread(self, key: bytes) -> bytes:
+        name = os.fsdecode(key)
+        text = Unread(f"<{name}>")
+        text.name, text.read = name, lambda name: os.environ[name]
+        self._given.append(ref(text))
+        value = _UnreadBytes()
+        value.text = text
+        return value
+
+    def begin_notes(self) -> None:
+        """Note from now on which variables are read."""
+        self._notes, self._unknown_read = set(), None
+
+    def end_notes(self) -> tuple[set[bytes], bytes | None]:
+        """Return the variables that were read since `begin_notes`, and one of them that no rank has a value for yet."""
+        notes, self._notes = self._notes or set(), None
+        return notes, self._unknown_read
+
+    def kept(self) -> str:
+        """Return the name of a variable that someone has kept without a value; empty if there is none."""
+        return next((text.name for text in (given() for given in self._given) if text is not None), "")
+
+    def settle(self, values: dict[str, str], of_start: Iterable[str]) -> None:
+        """Give a worker the variables that it has in each of its starts; those in `of_start` stay unknown."""
+        kept = {os.fsencode(name) for name in of_start}
+        for key in [key for key in self.unknown if key not in kept]:
+            del self.unknown[key]
+            value = values.get(os.fsdecode(key))
+            if value is None:
+                super().__delitem__(key)
+            else:
+                super().__setitem__(key, os.fsencode(value))
+                os.putenv(key, os.fsencode(value))
+
+    def get_known(self, key: bytes) -> bytes | None:
+        """Return the value of a variable as it is, without reading it; None if it is unset."""
+        return super().get(key)
+
+    def give(self, values: dict[str, str], data: dict[bytes, bytes]) -> None:
+        """Give a worker its variables, and `os.environ` the dictionary `data` again, which it had before.
+
+        Args:
+            values: The variables by name. Those that the script has set itself before the split are not changed.
+            data: Emptied, and filled with all variables.
+        """
+        unknown, self.unknown = self.unknown, {}
+        data.clear()
+        for key, value in self.items_known():
+            if key not in unknown:
+                data[key] = value
+            elif os.fsdecode(key) in values:
+                data[key] = os.fsencode(values[os.fsdecode(key)])
+        os.environ._data = os.environb._data = data  # type: ignore[attr-defined]
+        posix.environ = dict(data)
+        for key in unknown:
+            if key in data:
+                os.putenv(key, data[key])
+
+    def items_known(self) -> list[tuple[bytes, bytes]]:
+        """Return all variables as they are, without reading any."""
+        return list(super().items())
+
+
+def watch(unknown: Iterable[str], split: Callable[[str], None]) -> tuple[Environment, dict[bytes, bytes]]:
+    """Have `os.environ` watched, and `posix.environ`, of which it was made.
+
+    Returns:
+        The new data of `os.environ`, and the dictionary that it had.
+    """
+    data: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]
+    environment = Environment(data, unknown, split)
+    posix.environ = Environment(data, unknown, split)
+    os.environ._data = os.environb._data = environment  # type: ignore[attr-defined]
+    return environment, data

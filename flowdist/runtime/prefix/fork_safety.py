@@ -1,0 +1,182 @@
+"""Whether a process may be forked: its script may have left what forks would share or lack, where ranks would not.
+
+Each rank that runs the script by itself has threads, locks, file positions and child processes of its own. Forks have
+no thread but one. They share the locks: one that is killed while it holds a lock would stop all others.
+"""
+
+from __future__ import annotations
+
+import _ctypes
+import errno
+import os
+import posix
+import select
+import stat
+import sys
+
+PF_EXITING = 0x4  # flag of a thread in /proc: it is ending, and runs no code of the process any more
+_FORK = _ctypes.dlsym(_ctypes.dlopen(None, 0), "fork")  # type: ignore[arg-type]
+EPOLL = "anon_inode:[eventpoll]"
+FORK_SAFE = ("jemalloc_bg_thd",)  # threads whose library stops them for a fork, and starts them again when needed
+
+
+def why_unsafe(own_files: set[int], own_child: int = 0) -> str:
+    """Return why this process must not be forked; empty if it may be. It is forked once to find out.
+
+    Args:
+        own_files: The descriptors that belong to flowdist.
+        own_child: The process id of a child that belongs to flowdist; 0: there is none.
+    """
+    if shared := shared_memory("/proc/self/maps"):
+        return f"it has made memory that processes share ({shared})"
+    if children() - {own_child}:
+        return "it has started a process"
+    for fd in sorted(open_files() - own_files - {0, 1, 2}):
+        try:
+            target = posix.readlink(f"/proc/self/fd/{fd}")
+        except OSError:
+            continue
+        if not is_shareable(fd, target):
+            return f"it has opened {target}"
+    if has_timer():
+        return "it has set a timer"
+    # Libraries with a fork handler, such as OpenBLAS, stop their threads at this fork.
+    pid = fork()
+    if pid == 0:
+        posix._exit(0)
+    posix.waitpid(pid, 0)
+    names = [name for name in running_threads("/proc/self/task", posix.getpid()) if name not in FORK_SAFE]
+    count = f"{len(names)} thread{'s' if len(names) > 1 else ''}"
+    return f"it has left {count} running ({', '.join(names)})" if names else ""
+
+
+def fork() -> int:
+    """Fork as the C library does: for Python and the script nothing happens.
+
+    os.fork would call what is registered with os.register_at_fork. That resets locks, which the script may hold here,
+    as a handler of logging does that opens its file. There is one thread, and it goes on where it is.
+
+    Raises:
+        OSError: if the system allows no more processes.
+    """
+    pid: int = _ctypes.call_function(_FORK, ())
+    if pid < 0:
+        raise BlockingIOError(errno.EAGAIN, "no more processes can be forked")
+    return pid
+
+
+def is_shareable(fd: int, target: str) -> bool:
+    """Return whether forks may have a descriptor: a file that is only read, or only appended to, or a plain device.
+
+    Args:
+        fd: The descriptor.
+        target: What it is, as /proc names it.
+    """
+    mode = posix.fstat(fd).st_mode
+    if stat.S_ISCHR(mode):
+        return not target.startswith("/dev/nvidia")
+    if target == EPOLL:
+        return True
+    flags = _flags(fd)
+    return stat.S_ISREG(mode) and (flags & os.O_ACCMODE == os.O_RDONLY or bool(flags & os.O_APPEND))
+
+
+def reopen() -> None:
+    """In a fork, give each file that is read a position of its own, as a process has that has opened it itself.
+
+    An epoll object, as asyncio has one, is replaced by one of this process.
+    """
+    for fd in open_files() - {0, 1, 2}:
+        try:
+            if posix.readlink(f"/proc/self/fd/{fd}") == EPOLL:
+                _renew_epoll(fd)
+            elif stat.S_ISREG(posix.fstat(fd).st_mode) and _flags(fd) & os.O_ACCMODE == os.O_RDONLY:
+                again = posix.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+                posix.lseek(again, posix.lseek(fd, 0, os.SEEK_CUR), os.SEEK_SET)
+                posix.dup2(again, fd, inheritable=posix.get_inheritable(fd))
+                posix.close(again)
+        except OSError:
+            continue  # it cannot be opened again: the position stays shared
+
+
+def _renew_epoll(fd: int) -> None:
+    new = select.epoll()
+    for words in (line.split() for line in _info(fd)):
+        if words[0] == "tfd:":
+            new.register(int(words[1]), int(words[3], 16))
+    posix.dup2(new.fileno(), fd, inheritable=False)
+    new.close()
+
+
+def shared_memory(maps: str) -> str:
+    """Return the path, or else the kind, of memory that this process can write and would share with its forks.
+
+    The semaphores of multiprocessing's locks are such memory. The text is empty if there is none.
+
+    Args:
+        maps: The path of the file `maps` of the process.
+    """
+    with open(maps, errors="replace") as lines:  # noqa: PTH123  # pathlib is not imported here
+        for line in lines:
+            fields = line.split(maxsplit=5)
+            if len(fields) > 1 and fields[1].startswith("rw") and fields[1].endswith("s"):
+                return fields[5].rstrip("\n") if len(fields) > 5 else "anonymous"
+    return ""
+
+
+def children() -> set[int]:
+    """Return the process ids of the children of this process, running or not reaped yet."""
+    me = posix.getpid()
+    with open(f"/proc/{me}/task/{me}/children") as file:  # noqa: PTH123
+        return {int(pid) for pid in file.read().split()}
+
+
+def has_timer() -> bool:
+    """Return whether a timer of `signal.setitimer` or `signal.alarm` runs, which forks would not have."""
+    signal = sys.modules.get("_signal")
+    kinds = (0, 1, 2)
+    return signal is not None and any(signal.getitimer(kind)[0] > 0 for kind in kinds)
+
+
+def running_threads(tasks: str, pid: int) -> list[str]:
+    """Return the names of the threads of a process that run beside its main thread.
+
+    A thread that is ending does not count: joining a thread may return a moment before the kernel removes the thread
+    from the list.
+
+    Args:
+        tasks: The folder `/proc/PID/task` of the process.
+        pid: The process id, which is also the id of the main thread.
+    """
+    names = []
+    for task in posix.listdir(tasks):
+        try:
+            with open(f"{tasks}/{task}/stat", errors="replace") as file:  # noqa: PTH123
+                name, _, rest = file.read().partition("(")[2].rpartition(")")
+        except OSError:
+            continue  # the thread has ended
+        fields = rest.split()
+        if task != str(pid) and fields[0] not in "ZX" and not int(fields[6]) & PF_EXITING:
+            names.append(name)
+    return names
+
+
+def open_files() -> set[int]:
+    """Return the numbers of the descriptors that are open in this process."""
+    found = set()
+    for name in posix.listdir("/proc/self/fd"):
+        try:
+            posix.fstat(int(name))
+        except OSError:
+            continue  # the descriptor of the listing itself is closed by now
+        found.add(int(name))
+    return found
+
+
+def _flags(fd: int) -> int:
+    return next(int(line.split()[1], 8) for line in _info(fd) if line.startswith("flags:"))
+
+
+def _info(fd: int) -> list[str]:
+    with open(f"/proc/self/fdinfo/{fd}") as info:  # noqa: PTH123
+        return list(info)

@@ -1,0 +1,90 @@
+"""Late imports: what a library imports when it is used for the first time, done once for all workers at the split.
+
+torch imports the 800 modules of `torch._dynamo` when an optimizer or DDP() is made. Each rank would do so by itself, in
+each start. The template imports them instead, and looks at which variables they read. A script that sets one of these
+after its split, before it acts, is forked anew from a template without the late imports. If it acts already, its log
+says that the variable comes too late.
+"""
+
+from __future__ import annotations
+
+import os
+import posix
+import sys
+
+from flowdist.runtime.prefix.caller import is_imported
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from flowdist.runtime.prefix.watch import Watch
+
+LATE = ("torch._dynamo",)
+
+
+class Late:
+    """The late imports of one template.
+
+    Args:
+        asked: Modules that the user names with `preload=`.
+    """
+
+    def __init__(self, asked: list[str]) -> None:
+        self._asked = asked
+        self.read: frozenset[bytes] = frozenset()  # variables that the imports have read or set
+
+    def wanted(self) -> list[str]:
+        """Return the modules that are worth importing now: the user's, and those of libraries that are imported."""
+        names = [*self._asked, *(name for name in LATE if is_imported(name.partition(".")[0]))]
+        return [name for name in names if name not in sys.modules]
+
+    def import_all(self, watch: Watch) -> str:
+        """Import the modules. Return why workers must not be forked from here; empty if they may be."""
+        import importlib
+
+        before = dict(watch.environment.items_known())
+        watch.environment.begin_notes()
+        try:
+            for name in self.wanted():
+                importlib.import_module(name)
+        except BaseException as error:  # SystemExit too
+            return f"{type(error).__name__}: {error}"
+        read, unknown = watch.environment.end_notes()
+        after = dict(watch.environment.items_known())
+        changed = {key for key in {**before, **after} if before.get(key) != after.get(key)}
+        for (
+            key
+        ) in changed:  # the script has not imported anything yet: torch sets its variables again when it needs them
+            if key in before:
+                os.environb[key] = before[key]
+            else:
+                del os.environb[key]
+        self.read = frozenset(read | changed)
+        return f"a late import reads {os.fsdecode(unknown)}" if unknown is not None else ""
+
+    def guard(self) -> None:
+        """In a worker that has begun to act, say once if the script sets a variable that the late imports have read."""
+        if self.read:
+            os.environ._data = os.environb._data = Guard(os.environ._data, self.read)  # type: ignore[attr-defined]
+
+
+class Guard(dict):  # type: ignore[type-arg]
+    """Data of `os.environ` in a worker with late imports, which have read the variables `names`."""
+
+    def __init__(self, data: dict[bytes, bytes], names: frozenset[bytes]) -> None:
+        super().__init__(data)
+        self._names = names
+
+    def _on_change(self, key: bytes, value: bytes | None) -> None:
+        if key in self._names and self.get(key) != value:
+            self._names = frozenset()  # said once
+            name = os.fsdecode(key)
+            text = f"{name} is set after a late import has read it: set it before RANK is read, or start with --cold"
+            posix.write(2, f"flowdist: {text}\n".encode())
+
+    def __setitem__(self, key: bytes, value: bytes) -> None:
+        self._on_change(key, value)
+        super().__setitem__(key, value)
+
+    def __delitem__(self, key: bytes) -> None:
+        self._on_change(key, None)
+        super().__delitem__(key)

@@ -1,0 +1,314 @@
+"""The template: the process in which the user's script has come to its split, and which forks the workers from there.
+
+Messages to a template (`link`):
+    spawn ID ARGV VARIABLES FOLDER CPUS STORE    fork a worker; FOLDER gets its logs and its pid file. With a STORE, the
+                                            fork serves that instead: `store_host.serve_from(STORE)`
+    signal ID NUMBER                        signal the process group of a worker
+
+Messages from it:
+    ready REASON HAS_TORCH PID              the split is reached, and why
+    cold REASON                             this process must not be forked; it ends
+    spawned ID PID, refused ID DETAIL       the answer to `spawn` and `store`
+    stale ID PATH                           the answer to `spawn` if the script would now read something else
+    ended ID CODE                           a worker has ended; negative for a signal
+    plain                                   comes with the link of a second template, which lacks the late imports
+    again ID                                a worker has to be forked anew from that one: it has done nothing yet
+    rank ID                                 comes with the link of a template that worker ID has left for its rank
+    bare ID REASON                          worker ID has left none, and why
+
+Before it forks, a template imports what libraries import only when they are used: see `late`.
+"""
+
+from __future__ import annotations
+
+import _socket
+import atexit
+import fcntl
+import gc
+import marshal
+import os
+import posix
+import select
+import time
+
+from flowdist.runtime.prefix import fork_safety
+from flowdist.runtime.prefix.arguments import watch as watch_arguments
+from flowdist.runtime.prefix.caller import is_imported
+from flowdist.runtime.prefix.late import Late
+from flowdist.runtime.prefix.link import HIGH_FD, VARIABLE, Link, pair
+from flowdist.runtime.prefix.watch import Watch
+from flowdist.runtime.prefix.worker import OUTPUT, Start, become_worker, count_steps, die_with_parent
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+SAME_S = 1.0  # so long what was read counts as unchanged for the workers of one generation
+SIGKILL = 9
+WORTH_S = 0.2  # of computing since its split, from which on a worker leaves a template of its rank
+
+
+def begin() -> None:
+    """Set the hooks in this process, a prefix that has just started. Do nothing in any other."""
+    text = os.environ.pop(VARIABLE, "")
+    if not text:
+        return
+    given: dict[str, Any] = marshal.loads(bytes.fromhex(text))
+    del os.environ["PYTHONPATH"]
+    os.environ.update(given["pythonpath"])
+    die_with_parent(given["parent"])
+    Prefix(given)
+
+
+class Prefix:
+    """This process: at first the prefix, from the split on a template, and in its forks a worker.
+
+    Args:
+        given: What the spawner has set in VARIABLE.
+    """
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        self._given = given
+        self._start: Start
+        self._began_s = 0.0
+        self._opener = 0  # of the pipe to the template of this rank
+        self._link = Link(_socket.socket(fileno=given["fd"]))
+        self._own_umask = posix.umask(given["umask"])
+        self._late = Late(given["late"])
+        self._children: dict[int, tuple[int, int]] = {}  # ids and pids of workers by pidfd
+        self._checked: tuple[str | None, float] = None, 0.0  # a generation, and when its first worker was asked for
+        self._watch = Watch(given["unknown"], self._split)
+        atexit.register(self._end)  # the first to be registered is the last to be called
+        if given["has_own_words"]:
+            watch_arguments(self._watch.split)
+
+    def _end(self) -> None:
+        """Split at the end of a script that has not done so before; in a worker, let the last collection see all."""
+        self._watch.split("it ends")
+        gc.unfreeze()  # else extensions such as nanobind's count the objects of imports as leaked
+
+    def _split(self, why: str) -> None:
+        """Become a template. This returns in forked workers alone."""
+        watch = self._watch
+        if kept := watch.environment.kept():
+            self._give_up(f"a library has kept {kept} before its value was known")
+        if unsafe := watch.generators.why_different() or fork_safety.why_unsafe({self._link.fileno()}):
+            self._give_up(unsafe)
+        watch.observations.close()
+        start = self._with_late_imports(why)
+        watch.environment.settle(start.variables, self._given["of_start"])
+        become_worker(start, watch)
+        self._start, self._began_s = start, time.process_time()
+        watch.environment.guarded, watch.environment.on_conflict = self._late.read, self._begin_again
+        watch.rearm(self._act)
+
+    def _begin_again(self) -> NoReturn:
+        """Have this worker forked anew without late imports: it changes what they have read, and has done nothing."""
+        self._watch.is_on = False
+        self._start.undo_output()
+        self._link.send("again", self._start.id)
+        posix._exit(0)
+
+    def _act(self, why: str) -> None:
+        """Let a worker begin to act. If it has run for some time since its split, a template of its rank stays here."""
+        start, watch = self._start, self._watch
+        if time.process_time() - self._began_s >= WORTH_S:
+            unsafe = watch.generators.why_different() or fork_safety.why_unsafe({self._link.fileno()})
+            if unsafe:
+                self._link.send("bare", start.id, unsafe)
+            else:
+                start = self._leave_template(why) or start
+        watch.stop(start.variables)
+        if start is not self._start:
+            become_worker(start, watch)
+        count_steps(self._at_first_step)
+        self._late.guard()
+        self._link.close()
+
+    def _leave_template(self, why: str) -> Start | None:
+        """Fork a template of this rank, and return None. In a worker that the template forks later, return its request.
+
+        The template is no child of the worker, which may wait for children of its own.
+        """
+        ours, theirs = pair()
+        first_step, opener = posix.pipe()
+        ends = [posix.fstat(log).st_size for log in OUTPUT]
+        between = fork_safety.fork()
+        if between:
+            posix.waitpid(between, 0)
+            self._link.send("rank", self._start.id, fd=ours.fileno())
+            for link in (ours, theirs):
+                link.close()
+            posix.close(first_step)
+            self._opener = fcntl.fcntl(opener, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
+            posix.close(opener)
+            return None
+        posix.setsid()  # before the worker goes on, whose group is killed when it ends
+        if fork_safety.fork():
+            posix._exit(0)
+        for link in (ours, self._link):
+            link.close()
+        posix.close(opener)
+        self._link, self._children = theirs, {}
+        try:
+            self._watch.observations.close()
+            self._start.keep_output(ends)
+            return self._serve(why, first_step)
+        except BaseException:  # it must not reach the script, which runs in the worker
+            posix._exit(1)
+
+    def _at_first_step(self) -> None:
+        """Tell the template of this rank, if there is one, that it does not disturb the worker any more."""
+        if self._opener:
+            try:
+                posix.write(self._opener, b".")
+            except BrokenPipeError:
+                self._late = Late([])  # the template has ended
+            posix.close(self._opener)
+            self._opener = 0
+
+    def _give_up(self, why: str) -> NoReturn:
+        self._link.send("cold", why)
+        posix._exit(0)
+
+    def _with_late_imports(self, why: str) -> Start:
+        """Do the late imports, if there are any, in this process, of which a fork without them is kept; then serve."""
+        if self._late.wanted():
+            ours, theirs = pair()
+            pid = fork_safety.fork()
+            if pid == 0:
+                ours.close()
+                self._link.close()
+                self._link = theirs
+                return self._serve("")
+            self._link.send("plain", fd=ours.fileno())
+            ours.close()
+            theirs.close()
+            if failed := self._late.import_all(self._watch) or fork_safety.why_unsafe({self._link.fileno()}, pid):
+                self._give_up(failed)
+        return self._serve(why)
+
+    def _serve(self, why: str, first_step: int = -1) -> Start:
+        """Serve the spawner until it closes its side, which ends this process. Return in a worker that was forked.
+
+        Args:
+            why: What the split is.
+            first_step: A pipe that gets a byte when the worker has made its first step: late imports are done then.
+        """
+        gc.freeze()  # objects that exist now stay in pages that all workers share
+        self._link.send("ready", why, is_imported("torch"), posix.getpid())
+        poll = select.poll()
+        poll.register(self._link.fileno(), select.POLLIN)
+        if first_step >= 0:
+            poll.register(first_step, select.POLLIN)
+        while True:
+            for fd, _ in poll.poll():
+                if fd == first_step:
+                    poll.unregister(fd)
+                    has_stepped = bool(posix.read(fd, 1))  # else the worker has ended before
+                    posix.close(fd)
+                    if has_stepped:
+                        self._import_late_here()
+                elif fd != self._link.fileno():
+                    self._reap(fd, poll)
+                elif (received := self._link.receive()) is None:
+                    posix._exit(0)
+                elif (start := self._handle(poll, *received[0])) is not None:
+                    return start
+
+    def _import_late_here(self) -> None:
+        """Do the late imports in this template of a rank. If they fail, it ends: the rank starts from the prefix."""
+        if self._late.wanted():
+            if why := self._late.import_all(self._watch) or fork_safety.why_unsafe({self._link.fileno()}):
+                self._give_up(why)
+            gc.freeze()
+
+    def _handle(self, poll: Any, kind: str, id: int, *rest: Any) -> Start | None:
+        """Carry out a request of the spawner; return the request in the worker that was forked for it."""
+        if kind == "signal":
+            for child, pid in self._children.values():
+                if child == id:
+                    _kill_group(pid, rest[0])
+            return None
+        start = Start(id, *rest)
+        if start.store is None and (path := self._changed(start)):
+            self._link.send("stale", id, path)
+            return None
+        umask = posix.umask(self._own_umask)
+        try:
+            start.open_logs()
+            pid = self._fork_worker(start)
+        except OSError as error:
+            start.close_logs()
+            self._link.send("refused", id, error.strerror or str(error))
+            return None
+        finally:
+            posix.umask(umask)
+        if pid == 0:
+            for fd in self._children:
+                posix.close(fd)
+            if start.store is not None:
+                _serve_store(start, self._given["store_host"], start.store)
+            return start
+        start.close_logs()
+        pidfd = posix.pidfd_open(pid)
+        self._children[pidfd] = id, pid
+        poll.register(pidfd, select.POLLIN)
+        self._link.send("spawned", id, pid)
+        return None
+
+    def _fork_worker(self, start: Start) -> int:
+        """Fork as os.fork does. The child returns only after the parent has written the worker's pid file."""
+        gate, opener = posix.pipe()
+        parent, pid = posix.getpid(), -1
+        try:
+            pid = fork_safety.fork()
+            if pid:
+                start.write_pid(pid)
+        finally:
+            posix.close(opener)
+            if pid == 0:
+                posix.read(gate, 1)  # returns when the parent has closed its end
+            posix.close(gate)
+        if pid == 0:
+            die_with_parent(parent)
+            posix.setsid()
+        return pid
+
+    def _changed(self, start: Start) -> str:
+        """Return the path of something that the script would now find changed; empty if there is nothing.
+
+        The workers of one generation, which start together, have one answer.
+        """
+        key, now = start.variables.get("FLOWDIST_GENERATION"), time.monotonic()
+        if key is None or (key != self._checked[0] or now - self._checked[1] > SAME_S):
+            if path := self._watch.observations.changed():
+                return path
+            self._checked = key, now
+        return ""
+
+    def _reap(self, pidfd: int, poll: Any) -> None:
+        """Reap a worker that has ended, after killing the rest of its process group, and report its exit code."""
+        id, pid = self._children.pop(pidfd)
+        poll.unregister(pidfd)
+        posix.close(pidfd)
+        posix.waitid(posix.P_PID, pid, posix.WEXITED | posix.WNOWAIT)
+        _kill_group(pid, SIGKILL)  # the leader is a zombie: the group is still its own
+        self._link.send("ended", id, posix.waitstatus_to_exitcode(posix.waitpid(pid, 0)[1]))
+
+
+def _kill_group(pid: int, number: int) -> None:
+    try:
+        posix.killpg(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _serve_store(start: Start, module: str, path: str) -> NoReturn:
+    """Serve a store in this fork of a template, by the function `serve_from` of a module."""
+    import importlib  # not before the script has begun
+
+    for target, log in zip(OUTPUT, start.logs, strict=True):
+        posix.dup2(log, target)
+    importlib.import_module(module).serve_from(path)
+    posix._exit(1)

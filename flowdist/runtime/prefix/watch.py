@@ -1,0 +1,337 @@
+"""The hooks of a prefix: what the script does before its split is either the same for all ranks, or is the split.
+
+Python reports most of what a program does to the world as audit events, before it happens. Some functions of `os` have
+none, and stand here in a wrapper until the split. What a script only reads is noted as an observation.
+
+A split forks this process in the middle of the script's own call. It returns from that call in each worker.
+"""
+
+from __future__ import annotations
+
+import _frozen_importlib
+import _thread
+import os
+import posix
+import stat
+import sys
+
+from flowdist.runtime.prefix import caller
+from flowdist.runtime.prefix.environment import Environment
+from flowdist.runtime.prefix.environment import watch as watch_environment
+from flowdist.runtime.prefix.generators import GENERATORS, Generators
+from flowdist.runtime.prefix.observations import Observations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+# Audit events (docs.python.org/3/library/audit_events.html) by which a program acts on the world.
+EFFECTS = frozenset(
+    [
+        *("socket.connect", "socket.sendto", "socket.sendmsg", "socket.getaddrinfo", "urllib.Request"),
+        *("subprocess.Popen", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.spawn", "os.system"),
+        *("os.kill", "os.killpg", "signal.pthread_kill"),
+        *("os.remove", "os.rename", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod", "os.chown"),
+        *("os.utime", "os.setxattr", "os.removexattr", "os.lockf", "fcntl.flock", "fcntl.lockf", "sqlite3.connect"),
+        "pty.spawn",
+        *("tempfile.mkstemp", "tempfile.mkdtemp", "builtins.input", "builtins.breakpoint"),
+    ]
+)
+# The same for the user's code alone: libraries try at their import which kinds of sockets there are.
+EFFECTS_OF_USER = frozenset({"socket.__new__", "socket.bind", "ctypes.dlsym"})
+SILENT_EFFECTS = (
+    *("pipe", "pipe2", "mkfifo", "mknod", "memfd_create", "eventfd", "setsid", "setpgid", "setpgrp", "_exit"),
+)
+OF_PROCESS = (
+    "urandom",
+    "getrandom",
+    "getpid",
+    "getppid",
+    "getpgrp",
+    "getpgid",
+    "getsid",
+    "sched_getaffinity",
+)  # differ from rank to rank
+LOOKS = ("stat", "lstat", "access", "readlink")
+ENTROPY = ("/dev/urandom", "/dev/random")
+FOLDERS = ("os.listdir", "os.scandir")
+OF_ITSELF = ("/proc/self", "/proc/thread-self", f"/proc/{posix.getpid()}", "/dev/fd", "/dev/std")
+NO_FILES = ("/dev/null", "/dev/zero")
+# Functions of other modules, by module, that are no audit events: those of torch initialise CUDA, others wait.
+THREADS = ("start_new_thread", "start_joinable_thread")
+WAITS = ("pause", "sigwait", "sigwaitinfo", "sigtimedwait")
+SPLITTING = {
+    "torch._C": ("_cuda_init", "_cuda_getDeviceCount"),
+    "_socket": ("socketpair",),
+    "signal": WAITS,
+    "time": ("sleep",),
+    "select": ("select", "poll", "epoll"),
+}
+WRITES = os.O_WRONLY | os.O_RDWR
+
+
+class _Hook:
+    """Holder of the function that the audit hook calls."""
+
+    call: Callable[..., object]
+
+
+class Watch:
+    """The hooks of this process. `split` is called with the reason, and returns in a worker.
+
+    Args:
+        unknown: Variables that differ from rank to rank or from start to start, in the order in which a rank has them.
+        split: Called once.
+    """
+
+    def __init__(self, unknown: Sequence[str], split: Callable[[str], None]) -> None:
+        self._split = split
+        self.is_on = True
+        self.observations, self.generators = Observations(), Generators()
+        self.environment: Environment
+        self.environment, self._data = watch_environment(unknown, self.split)
+        self._is_busy = False
+        self._kept: dict[str, Any] = {}
+        self._kept_functions: list[tuple[Any, str, Any]] = []
+        self.authkey = b""
+        _Hook.call = self._audit
+        for name in THREADS:
+            self._wrap_function(_thread, name)
+        if "threading" in sys.modules:
+            self._wrap_function(sys.modules["threading"].Thread, "start")
+        for module in SPLITTING.keys() & sys.modules.keys():
+            for name in SPLITTING[module]:
+                self._wrap_function(sys.modules[module], name)
+        for name in SILENT_EFFECTS:
+            self._wrap(name, lambda name, *args: self.act(f"it calls os.{name}"))
+        for name in OF_PROCESS:
+            self._wrap(name, self._on_question)
+        for name in LOOKS:
+            self._wrap(name, self._on_look)
+        bootstrap: Any = _frozen_importlib
+        self._find_and_load = bootstrap._find_and_load
+        bootstrap._find_and_load = _as_importlib(self._import)
+        sys.addaudithook(lambda event, args: _Hook.call(event, args))  # noqa: PLW0108  # `call` changes
+
+    def rearm(self, split: Callable[[str], None]) -> None:
+        """Watch again, in a worker: `split` is called at its own first act. What was observed stays observed."""
+        self._split, self.is_on, self._is_busy = split, True, False
+
+    def stop(self, values: dict[str, str]) -> None:
+        """Take all hooks away, and give this process, a worker, its variables.
+
+        Args:
+            values: The variables by name.
+        """
+        self.is_on = self._is_busy = False
+        _Hook.call = {}.get  # the audit hook itself cannot be removed: this is the cheapest call
+        _frozen_importlib._find_and_load = self._find_and_load  # type: ignore[attr-defined]
+        for name, function in self._kept.items():
+            if isinstance(getattr(os, name), _Wrapper):
+                setattr(os, name, function)
+        for module, name, function in self._kept_functions:
+            setattr(module, name, function)
+            for holder in [sys.modules.get("threading")]:  # it has taken the functions of _thread over
+                if holder is not None and vars(holder).get(f"_{name}", function) is not function:
+                    setattr(holder, f"_{name}", function)
+        self.environment.give(values, self._data)
+
+    def split(self, why: str) -> None:
+        """Note that the script has come to its split; `why` says how. Only the first call counts."""
+        if self.is_on:
+            self.is_on = False  # what flowdist does from here on is not the script's
+            self._split(why)
+
+    def act(self, why: str) -> None:
+        """Note that the script is about to act: this is the split, and then the first act of the worker."""
+        self.split(why)
+        self.split(why)
+
+    def _wrap(self, name: str, before: Callable[..., object]) -> None:
+        if (function := getattr(os, name, None)) is not None:
+            self._kept[name] = function
+            setattr(os, name, _Wrapper(self, name, function, before))
+
+    def _on_question(self, name: str, *args: object) -> None:
+        if not caller.is_import():
+            self.act(f"it calls os.{name}")
+
+    def _on_look(self, name: str, path: object = "", *args: object) -> None:
+        if isinstance(path, (str, bytes)) or hasattr(path, "__fspath__"):
+            self._note(os.fsdecode(path), self.observations.note_file)
+
+    def _note(self, path: str, note: Callable[[str], None]) -> None:
+        """Note that a path is read. If it says something about this process alone, this is the split."""
+        if path.startswith(OF_ITSELF) and not caller.is_import():
+            self.act(f"it reads {path}")
+        else:
+            note(path)
+
+    def _import(self, name: str, import_: object) -> Any:
+        frame = sys._getframe().f_back
+        frame = frame.f_back if frame is not None else None  # None: the interpreter itself imports something
+        is_from_user = self.is_on and frame is not None and caller.is_user(frame)
+        if is_from_user:
+            self.generators.before_import()
+        try:
+            return self._find_and_load(name, import_)
+        finally:
+            if self.is_on and (module := sys.modules.get(name)) is not None:
+                self._after_import(name, module, is_from_user)
+
+    def _after_import(self, name: str, module: Any, is_from_user: bool) -> None:
+        if name == "multiprocessing.process":
+            self.authkey = bytes(module.current_process().authkey)
+        elif name == "threading":
+            self._wrap_function(module.Thread, "start")  # a fork amid it would lose the thread
+        elif name in SPLITTING:
+            for function in SPLITTING[name]:
+                self._wrap_function(module, function)
+        if name in GENERATORS:
+            self.generators.note_first()
+        if is_from_user and caller.is_installed(getattr(module, "__file__", None) or "<frozen "):
+            self.generators.after_import()
+
+    def _wrap_function(self, module: Any, name: str) -> None:
+        function = getattr(module, name, None)
+        if function is None:
+            return
+        self._kept_functions.append((module, name, function))
+        wrapper = _Wrapper(self, name, function, self._on_call)
+        is_method = isinstance(module, type)  # a function is bound where it is an attribute of a class; no wrapper is
+        setattr(module, name, (lambda *args: wrapper(*args)) if is_method else wrapper)  # noqa: PLW0108
+
+    def _on_call(self, name: str, *args: object) -> None:
+        if name.startswith("_cuda") or not caller.is_import():  # libraries try at their import what the system can do
+            self.act(f"it calls {name}")
+
+    def _audit(self, event: str, args: tuple[Any, ...]) -> None:
+        if not self.is_on or self._is_busy:
+            return
+        self._is_busy = True
+        try:
+            self._look(event, args)
+        finally:
+            self._is_busy = False
+
+    def _look(self, event: str, args: tuple[Any, ...]) -> None:
+        if event == "import":
+            self.observations.note_module(args[0])
+        elif event == "open":
+            self._on_open(*args)
+        elif event.startswith("cpython.run_"):  # the script begins
+            if getattr(sys.modules.get("sitecustomize"), "__file__", "").startswith(caller.OWN):
+                del sys.modules["sitecustomize"]
+        elif event in FOLDERS:
+            if caller.is_import_system(sys._getframe(3)):
+                return
+            if args[0] is None or isinstance(args[0], (str, bytes)) or hasattr(args[0], "__fspath__"):
+                self._note(os.fsdecode(args[0] or "."), self.observations.note_folder)
+        elif event == "os.mkdir":
+            self._on_mkdir(args[0])
+        elif event in EFFECTS:
+            if event == "os.remove" and caller.is_in("_get_default_tempdir", "/tempfile.py"):
+                return
+            self.act(_in_words(event, args))
+        elif event in EFFECTS_OF_USER and not caller.is_import():
+            self.act(_in_words(event, args))
+
+    def _on_open(self, file: object, mode: object, flags: int | None) -> None:
+        if isinstance(file, int) or file is None:
+            return
+        path = os.fsdecode(file)  # type: ignore[arg-type]
+        if path in NO_FILES or path.endswith((".pyc", ".so")) or "__pycache__" in path:
+            return
+        if _is_write(file, mode, flags):
+            if not caller.is_in("_get_default_tempdir", "/tempfile.py"):
+                self.act(f"it opens {path} for writing")
+        elif path in ENTROPY:
+            self._on_question(f"open({path!r})")
+        elif _is_odd(path):
+            self.act(f"it opens {path}")
+        else:
+            self._note(path, self.observations.note_file)
+
+    def _on_mkdir(self, path: object) -> None:
+        """Note a folder that is made only if it is not there, as each rank would make it; else this is the split."""
+        name = os.fsdecode(path)  # type: ignore[arg-type]
+        if _is_folder(name):
+            self.observations.note_file(name)
+        elif not _is_any_rank_enough():
+            self.act(f"it makes the folder {name}")
+
+
+class _Wrapper:
+    """A function of `os` that is called after a look at the call. It equals the function: sets of functions have it."""
+
+    def __init__(self, watch: Watch, name: str, function: Callable[..., Any], before: Callable[..., object]) -> None:
+        self._watch, self._name, self._function, self._before = watch, name, function, before
+        self.__name__ = self.__qualname__ = name
+        self.__doc__ = function.__doc__
+        self.__module__ = getattr(function, "__module__", None) or "posix"
+        self.__self__ = getattr(function, "__self__", posix)
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        if self._watch.is_on:
+            self._before(self._name, *args)
+        return self._function(*args, **named)
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or other is self._function
+
+    def __hash__(self) -> int:
+        return hash(self._function)
+
+    def __repr__(self) -> str:
+        return repr(self._function)
+
+    def __reduce__(self) -> str:
+        return self._name
+
+
+def _as_importlib(function: Any) -> Any:
+    """Return a function whose frame Python leaves out of tracebacks, as it leaves out those of the import system."""
+
+    def _find_and_load(name: str, import_: object) -> object:
+        return function(name, import_)
+
+    files = {"co_filename": "<frozen importlib._bootstrap>"}
+    _find_and_load.__code__ = _find_and_load.__code__.replace(**files)  # type: ignore[arg-type]
+    function.__func__.__code__ = function.__func__.__code__.replace(**files)
+    return _find_and_load
+
+
+def _is_write(file: object, mode: object, flags: int | None) -> bool:
+    return bool((flags or 0) & WRITES) or (isinstance(mode, str) and any(letter in mode for letter in "wax+"))
+
+
+def _is_any_rank_enough() -> bool:
+    """Return whether the folder that is being made is one of `os.makedirs(..., exist_ok=True)` or `Path.mkdir`."""
+    frame = sys._getframe(2)
+    while frame is not None and not frame.f_code.co_filename.endswith("/tempfile.py"):
+        if frame.f_code.co_name in ("makedirs", "mkdir") and frame.f_locals.get("exist_ok"):
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+def _is_folder(path: str) -> bool:
+    try:
+        return stat.S_ISDIR(posix.stat(path).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def _is_odd(path: str) -> bool:
+    """Return whether a path leads to something that is no file, folder or device, such as a named pipe."""
+    try:
+        mode = posix.stat(path).st_mode
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or path.startswith(("/dev/nvidia", "/dev/tty", "/dev/pts"))
+
+
+def _in_words(event: str, args: tuple[Any, ...]) -> str:
+    about = next((os.fsdecode(arg) for arg in args if isinstance(arg, (str, bytes))), "")
+    return f"it does {event}" + (f" of {about}" if about and event.startswith("os.") else "")

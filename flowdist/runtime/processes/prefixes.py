@@ -1,0 +1,492 @@
+"""The spawner's side of the prefixes: one process for each PrefixSpec, which becomes the template of its workers.
+
+The first worker that asks for a prefix starts it, unless Prepare did. Workers wait until the script has come to its
+split. If it turns out that its process must not be forked, the workers are started by exec instead: until then the
+script has done nothing that could be seen. A prefix that has read something which has changed since is run anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import marshal
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from flowdist.control.fork_policy import PATIENCE_S, PrefixUpkeep
+from flowdist.runtime.prefix.link import HIGH_FD, VARIABLE, Link, pair
+from flowdist.runtime.processes.exit_status import signal_name
+from flowdist.runtime.processes.spawn_protocol import (
+    Answer,
+    Ended,
+    PrefixSpec,
+    Prepared,
+    Respawned,
+    Signal,
+    Spawn,
+    Spawned,
+    SpawnRefused,
+    StartedCold,
+)
+from flowdist.runtime.umask import INHERITED, users_umask
+
+STORE_HOST = "flowdist.runtime.stores.store_host"  # module that serves a store in a fork of a template
+IDLE_S, LOOK_S = 3.0, 0.5  # without computing, a script waits for something; how often that is looked at
+BOOT = Path(__file__).parent.parent / "prefix" / "boot"
+
+
+class Template:
+    """A process from which workers are forked: a prefix, at its split or on the way there, or a fork of one.
+
+    Args:
+        prefix: What it has run.
+        link: The spawner's end of the link to it.
+    """
+
+    def __init__(self, prefix: Prefix, link: Link) -> None:
+        self.prefix, self.link = prefix, link
+        self.is_ready = False
+        self.running: dict[int, tuple[int, Spawn]] = {}  # pids by id; 0 until the worker is forked
+
+    def spawn(self, request: Spawn) -> bool:
+        """Ask the template for a worker. Return False if the request cannot be sent."""
+        unknown = request.prefix.unknown if request.prefix is not None else ()
+        variables = {name: request.env[name] for name in unknown if name in request.env}
+        words = (list(request.argv), variables, request.folder, list(request.cpus), request.store)
+        self.running[request.id] = 0, request
+        if not self.link.send("spawn", request.id, *words):
+            del self.running[request.id]
+            return False
+        return True
+
+
+class Prefix:
+    """One prefix: its process, its templates, and the workers that wait for it.
+
+    Args:
+        spec: The command, and what its workers share.
+        selector: Reports messages of its templates, with the Template as data.
+    """
+
+    def __init__(self, spec: PrefixSpec, selector: selectors.BaseSelector) -> None:
+        """Start the process.
+
+        Raises:
+            OSError, ValueError: if the command cannot be started.
+        """
+        self.spec, self._selector = spec, selector
+        ours, theirs = pair()
+        fd = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD, HIGH_FD)
+        theirs.close()
+        output = [os.memfd_create(name, os.MFD_CLOEXEC) for name in ("stdout", "stderr")]
+        for file in output:
+            fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND)
+        try:
+            self._process = subprocess.Popen(
+                spec.argv,
+                env=_environment(spec, fd),
+                cwd=spec.cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=output[0],
+                stderr=output[1],
+                pass_fds=[fd],
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            for file in (fd, *output):
+                os.close(file)
+        self.pid = self._process.pid
+        self.has_torch = self.is_stale = False
+        self.deadline_s = time.monotonic() + PATIENCE_S
+        self._computed, self._computed_at_s = 0, time.monotonic()
+        self.waiting: dict[int, Spawn] = {}
+        self.main = Template(self, ours)
+        self.plain: Template | None = None  # without the late imports
+        self.ranks: dict[tuple[str | None, ...], Template] = {}  # that workers have left, by the values of their rank
+        self.left: list[Template] = []  # of ranks that have a newer one: they end with their last worker
+        self._selector.register(ours.fileno(), selectors.EVENT_READ, self.main)
+
+    def is_waiting(self) -> bool:
+        """Return whether the script has not computed for IDLE_S seconds: it waits for something before its split."""
+        now = time.monotonic()
+        with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended
+            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+            computed = int(fields[11]) + int(fields[12])
+            if computed != self._computed or fields[0] == "D":
+                self._computed, self._computed_at_s = computed, now
+        return now - self._computed_at_s > IDLE_S
+
+    @property
+    def templates(self) -> list[Template]:
+        """The templates of this prefix, `main` first."""
+        return [self.main, *([self.plain] if self.plain is not None else []), *self.ranks.values(), *self.left]
+
+    def add(self, fd: int, request: Spawn | None = None) -> None:
+        """Take the link of another template.
+
+        Args:
+            fd: The descriptor of the link.
+            request: The worker that has left it for its rank; None: it is the one without late imports.
+        """
+        template = Template(self, Link(socket.socket(fileno=fd)))
+        self._selector.register(fd, selectors.EVENT_READ, template)
+        if request is None:
+            self.plain = template
+        else:
+            key = self.spec.rank_of(request.env)
+            self.drop(self.ranks.get(key))
+            self.ranks[key] = template
+
+    def drop(self, template: Template | None) -> None:
+        """Use the template of a rank no more. It ends when it has no workers."""
+        if template is None:
+            return
+        self.ranks = {key: each for key, each in self.ranks.items() if each is not template}
+        self.left = [each for each in self.left if each is not template]
+        if template.running:
+            self.left.append(template)
+        else:
+            self._selector.unregister(template.link.fileno())
+            template.link.close()
+
+    def promote_plain(self) -> bool:
+        """Go on with the template without late imports, because `main` has ended. Return False if there is none."""
+        if self.plain is None:
+            return False
+        self._selector.unregister(self.main.link.fileno())
+        self.main.link.close()
+        self.main, self.plain = self.plain, None
+        self.main.is_ready = True
+        return True
+
+    def end(self) -> int:
+        """Kill the process unless it has ended already, reap it, and return its exit code, negative for a signal."""
+        for template in self.templates:
+            self._selector.unregister(template.link.fileno())
+            template.link.close()  # a template ends with its link
+        self._process.kill()
+        return self._process.wait()
+
+
+def _environment(spec: PrefixSpec, fd: int) -> dict[str, str]:
+    """Return the environment of a prefix process.
+
+    Args:
+        spec: The prefix.
+        fd: The descriptor of its link.
+    """
+    env = dict(spec.env)
+    umask = users_umask(env)
+    if umask == INHERITED:
+        umask = os.umask(0o077)
+        os.umask(umask)
+    given = {
+        "fd": fd,
+        "parent": os.getpid(),
+        "umask": umask,
+        "unknown": list(spec.unknown),
+        "of_start": list(spec.of_start),
+        "late": list(spec.late),
+        "store_host": STORE_HOST,
+        "has_own_words": spec.has_own_words,
+        "pythonpath": {name: value for name, value in env.items() if name == "PYTHONPATH"},
+    }
+    path = os.pathsep.join(filter(None, [str(BOOT), env.get("PYTHONPATH", "")]))
+    return env | {VARIABLE: marshal.dumps(given).hex(), "PYTHONPATH": path}
+
+
+class Prefixes:
+    """All prefixes of a node, and the workers that wait for them or were forked by them.
+
+    Args:
+        selector: Reports the links of the templates, with the Template as data.
+        answer: Sends an answer to the agent.
+        start: Starts a worker by exec, and sends the agent the answer.
+    """
+
+    def __init__(
+        self, selector: selectors.BaseSelector, answer: Callable[[Answer], None], start: Callable[[Spawn], None]
+    ) -> None:
+        self._selector, self._answer, self._start = selector, answer, start
+        self._prefixes: dict[PrefixSpec, Prefix] = {}
+        self._stale: list[Prefix] = []  # end with their last worker
+        self._upkeep: defaultdict[PrefixSpec, PrefixUpkeep] = defaultdict(PrefixUpkeep)
+        self._reported_cold: dict[PrefixSpec, None] = {}  # for these StartedCold was answered
+        self._preparing: PrefixSpec | None = None  # a Prepare that is not answered yet
+        self._again: set[int] = set()  # workers that are forked anew
+
+    def prepare(self, spec: PrefixSpec) -> None:
+        """Start a prefix before the first worker asks for it; the agent sends at most one such request.
+
+        The agent gets Prepared when the script has come to its split, or the workers are known to start cold.
+        """
+        self._preparing = spec
+        self._ensure_started(spec)
+        if spec not in self._prefixes:
+            self._answer_prepared(spec)
+
+    def _answer_prepared(self, spec: PrefixSpec) -> None:
+        if self._preparing == spec:
+            self._preparing = None
+            prefix = self._prefixes.get(spec)
+            self._answer(Prepared(prefix is not None, prefix is not None and prefix.has_torch))
+
+    def _ensure_started(self, spec: PrefixSpec) -> None:
+        """Start the prefix, unless it runs already or is known to be unusable. A failed start is no error here."""
+        if spec not in self._prefixes and not self._upkeep[spec].useless:
+            with contextlib.suppress(OSError, ValueError):  # exec will report what is wrong
+                self._prefixes[spec] = Prefix(spec, self._selector)
+
+    def _all(self) -> list[Prefix]:
+        return [*self._prefixes.values(), *self._stale]
+
+    def _owner(self, id: int) -> Template | None:
+        """Return the template that runs a worker, or was asked to fork it; None if there is none."""
+        templates = [template for prefix in self._all() for template in prefix.templates]
+        return next((template for template in templates if id in template.running), None)
+
+    def spawn(self, request: Spawn) -> bool:
+        """Have a worker forked from its prefix, which is started if needed, now or once it has come to its split.
+
+        Once for each prefix that was given up, the agent gets StartedCold.
+
+        Returns:
+            False if the caller has to start the worker by exec: the request names no prefix, or the prefix cannot be
+            started or was given up.
+        """
+        spec = request.prefix
+        if spec is None:
+            return False
+        self._ensure_started(spec)
+        prefix = self._prefixes.get(spec)
+        if prefix is None:
+            reason = self._upkeep[spec].useless
+            if reason and request.store is None and spec not in self._reported_cold:
+                self._reported_cold[spec] = None
+                self._answer(StartedCold(request.id, reason))
+            return False
+        if not prefix.main.is_ready:
+            prefix.waiting[request.id] = request
+            return True
+        if request.store is not None:
+            return prefix.main.spawn(request)
+        if self._upkeep[spec].has_late_conflict:
+            return (prefix.plain or prefix.main).spawn(request)
+        return (prefix.ranks.get(spec.rank_of(request.env)) or prefix.main).spawn(request)
+
+    def signal(self, request: Signal) -> bool:
+        """Pass a signal for a worker on to its template. Return False if no template has the worker.
+
+        A worker that still waits for its prefix misses the signal: see `cancel`.
+        """
+        template = self._owner(request.id)
+        if template is not None:
+            template.link.send("signal", request.id, request.number)
+        return template is not None or any(request.id in prefix.waiting for prefix in self._all())
+
+    def cancel(self, id: int) -> None:
+        """Drop a worker that still waits for its prefix, and send the agent answers as if SIGTERM had ended the worker.
+
+        A worker that does not wait, or is unknown, is left as it is.
+        """
+        for prefix in self._prefixes.values():
+            if prefix.waiting.pop(id, None) is not None:
+                self._answer(Spawned(id, 0))
+                self._answer(Ended(id, -signal.SIGTERM))
+
+    def receive(self, template: Template) -> None:
+        """Handle a message of a template, or its end, and pass on to the agent what concerns workers.
+
+        Call this method when the selector reports the template's link.
+        """
+        received = template.link.receive()
+        if received is None and template not in (template.prefix.main, template.prefix.plain):
+            self._end_workers(list(template.running.items()))
+            template.running.clear()
+            template.prefix.drop(template)
+        elif received is None:
+            self._handle_death(template.prefix)
+        else:
+            message, fd = received
+            self._handle(template, message, fd)
+
+    def _handle(self, template: Template, message: tuple[Any, ...], fd: int | None) -> None:
+        prefix = template.prefix
+        match message:
+            case ("ready", _, has_torch, _):
+                self._handle_split(template, has_torch)
+            case ("cold", reason):
+                self._handle_cold(template, reason)
+            case ("plain",) if fd is not None:
+                prefix.add(fd)
+            case ("rank", id) if fd is not None:
+                prefix.add(fd, template.running[id][1])
+            case ("bare", id, reason):
+                _say(f"{_replica(template.running[id][1])} restarts from the split of all ranks: {reason}")
+            case ("spawned", id, pid):
+                template.running[id] = pid, template.running[id][1]
+                is_again = id in self._again
+                self._again.discard(id)
+                self._answer(Respawned(id, pid) if is_again else Spawned(id, pid, prefix.has_torch))
+            case ("refused", id, detail):
+                del template.running[id]
+                self._answer(SpawnRefused(id, detail))
+                self._end_if_unused(template)
+            case ("ended", id, code):
+                if id in template.running:
+                    del template.running[id]
+                    self._answer(Ended(id, code))
+                    self._end_if_unused(template)
+            case ("stale", id, path):
+                self._handle_stale(template, template.running.pop(id)[1], path)
+            case ("again", id):
+                self._fork_again(template, id)
+            case _:
+                raise TypeError(f"not from a template: {message}")
+
+    def _handle_split(self, template: Template, has_torch: bool) -> None:
+        prefix = template.prefix
+        template.is_ready = True
+        if template in (prefix.main, prefix.plain):
+            prefix.has_torch = has_torch
+        if template is prefix.main:
+            self._handle_ready(prefix)
+
+    def _handle_cold(self, template: Template, reason: str) -> None:
+        prefix = template.prefix
+        if prefix.main.is_ready or prefix.plain is not None:
+            _say(f"workers import by themselves what torch imports late: {reason}")
+        if template is prefix.main:
+            self._give_up(prefix, lambda upkeep: upkeep.is_unsafe(reason))
+
+    def _handle_stale(self, template: Template, request: Spawn, path: str) -> None:
+        """Start a worker that a template cannot fork any more, because a file has changed that it has read."""
+        prefix = template.prefix
+        if template is prefix.main or template is prefix.plain:
+            self._run_anew(prefix, request, path)
+            return
+        _say(f"{path} has changed: {_replica(request)} restarts from the split of all ranks")
+        prefix.drop(template)
+        if not self.spawn(request):
+            self._start(request)
+
+    def _handle_ready(self, prefix: Prefix) -> None:
+        waiting, prefix.waiting = prefix.waiting, {}
+        for request in waiting.values():
+            if not self.spawn(request):
+                self._start(request)
+        self._answer_prepared(prefix.spec)
+
+    def _run_anew(self, prefix: Prefix, request: Spawn, path: str) -> None:
+        """Run a prefix anew for a worker, because something has changed that the script has read."""
+        if self._prefixes.get(prefix.spec) is prefix:
+            _say(f"{path} has changed: the script is run anew up to its split")
+            del self._prefixes[prefix.spec]
+            self._stale.append(prefix)
+        if not self.spawn(request):
+            self._start(request)
+        self._end_if_stale(prefix)
+
+    def _fork_again(self, template: Template, id: int) -> None:
+        """Fork a worker anew from the template without late imports, of which it has set a variable."""
+        _, request = template.running.pop(id)
+        self._upkeep[template.prefix.spec].has_late_conflict = True
+        self._again.add(id)
+        if not (template.prefix.plain or template.prefix.main).spawn(request):
+            self._again.discard(id)
+            self._answer(Ended(id, -signal.SIGKILL))
+
+    def seconds_until_deadline(self) -> float | None:
+        """Return the seconds until `abandon_slow` has to be called; None if every script has come to its split."""
+        times = [prefix.deadline_s for prefix in self._prefixes.values() if not prefix.main.is_ready]
+        return min(LOOK_S, max(0.0, min(times) - time.monotonic())) if times else None
+
+    def abandon_slow(self) -> None:
+        """Kill the prefixes that take too long, and start the workers that wait for them without them."""
+        for prefix in list(self._prefixes.values()):
+            if prefix.main.is_ready:
+                continue
+            if prefix.deadline_s <= time.monotonic():
+                self._give_up(prefix, lambda upkeep: upkeep.is_slow(PATIENCE_S))
+            elif prefix.is_waiting():
+                self._give_up(prefix, lambda upkeep: upkeep.is_unsafe("it waits before it asks for its rank"))
+
+    def _give_up(self, prefix: Prefix, note: Callable[[PrefixUpkeep], None]) -> None:
+        """Kill a prefix that has forked nothing, and start the workers that wait for it anew, normally by exec.
+
+        If its late imports have failed, the template without them takes its place.
+        """
+        if prefix.promote_plain():
+            self._handle_ready(prefix)
+            return
+        note(self._upkeep[prefix.spec])
+        self._remove(prefix)
+        for request in prefix.waiting.values():
+            if not self.spawn(request):
+                self._start(request)
+        self._answer_prepared(prefix.spec)
+
+    def _handle_death(self, prefix: Prefix) -> None:
+        """Kill the workers of a prefix of which a template has died, and report them to the agent as ended by SIGKILL.
+
+        Without their parent nothing could report their exit codes. If the process died before its split, it has no
+        workers, and those that wait for it are started by exec.
+        """
+        is_ready, running = prefix.main.is_ready, [one for each in prefix.templates for one in each.running.items()]
+        code = self._remove(prefix)
+        how = f"signal {signal_name(code)}" if code < 0 else f"exit {code}"
+        self._upkeep[prefix.spec].died(how, is_ready=is_ready)
+        self._end_workers(running)
+        for request in prefix.waiting.values():
+            if not self.spawn(request):
+                self._start(request)
+        self._answer_prepared(prefix.spec)
+
+    def _end_workers(self, running: list[tuple[int, tuple[int, Spawn]]]) -> None:
+        """Kill the workers of a template that has died, and report them to the agent as ended by SIGKILL."""
+        for id, (pid, _) in running:
+            if pid:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(pid, signal.SIGKILL)
+            else:
+                self._answer(Spawned(id, 0))
+            self._answer(Ended(id, -signal.SIGKILL))
+
+    def _end_if_unused(self, template: Template) -> None:
+        if template in template.prefix.left and not template.running:
+            template.prefix.drop(template)
+        self._end_if_stale(template.prefix)
+
+    def _end_if_stale(self, prefix: Prefix) -> None:
+        if prefix in self._stale and not any(template.running for template in prefix.templates):
+            self._stale.remove(prefix)
+            prefix.end()
+
+    def _remove(self, prefix: Prefix) -> int:
+        """Forget a prefix and kill its process; return the exit code of the process."""
+        if prefix in self._stale:
+            self._stale.remove(prefix)
+        elif self._prefixes.get(prefix.spec) is prefix:
+            del self._prefixes[prefix.spec]
+        return prefix.end()
+
+
+def _replica(request: Spawn) -> str:
+    return request.env.get("FLOWDIST_REPLICA", "a worker")
+
+
+def _say(text: str) -> None:
+    """Print a line for the log of the node."""
+    print(f"flowdist: {text}", file=sys.stderr, flush=True)

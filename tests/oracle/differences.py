@@ -1,0 +1,202 @@
+"""Differences from torchrun that flowdist names: each with its reason and the words of the document that names it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from flowdist.runtime.worker_env.environment import PER_WORKER
+from tests.oracle.judge import MISSING, Difference, subject
+
+
+def _always(expected: str, found: str) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Named:
+    """A difference that is meant: the entries that have it, and where a user reads of it."""
+
+    reason: str
+    document: str  # below the root of the repository
+    words: str  # of that document, on one line
+    subjects: str  # a regular expression for the whole subject of an entry
+    fits: Callable[[str, str], bool] = _always
+
+    def matches(self, difference: Difference) -> bool:
+        """Whether this is the reason of a difference."""
+        if re.fullmatch(self.subjects, subject(difference.key)) is None:
+            return False
+        return self.fits(difference.expected, difference.found)
+
+
+def name_of(difference: Difference) -> Named | None:
+    """Return the entry of the table that names a difference."""
+    return next((named for named in NAMED if named.matches(difference)), None)
+
+
+def _is(expected: object, found: object) -> Callable[[str, str], bool]:
+    return lambda left, right: (left, right) == (json.dumps(expected), json.dumps(found))
+
+
+def _added(left: str, right: str) -> bool:
+    return left == MISSING
+
+
+def _removed(left: str, right: str) -> bool:
+    return right == MISSING
+
+
+def _of_lists(check: Callable[[list[Any], list[Any]], bool]) -> Callable[[str, str], bool]:
+    """Return a check of the entries whose two values are lists; no other fits."""
+
+    def fits(left: str, right: str) -> bool:
+        return left[:1] == right[:1] == "[" and check(json.loads(left), json.loads(right))
+
+    return fits
+
+
+@_of_lists
+def _without_unbuffered(left: list[Any], right: list[Any]) -> bool:
+    return [word for word in left if word != "-u"] == right
+
+
+@_of_lists
+def _appended(left: list[Any], right: list[Any]) -> bool:
+    (*before, flags, kind), (*after, appending, same) = left, right
+    return (
+        before == after
+        and str(before[0]).startswith("<log>")
+        and kind == same
+        and int(appending, 8) == int(flags, 8) | 0o2000
+    )
+
+
+@_of_lists
+def _dies_with_parent(left: list[Any], right: list[Any]) -> bool:
+    return [left[0], 9, left[2]] == right and left[1] == 0
+
+
+@_of_lists
+def _of_hooks(left: list[Any], right: list[Any]) -> bool:
+    more = [path for path in right if path not in left]
+    return set(left) <= set(right) and all("/lib-dynload/" in path or "/libffi" in path for path in more)
+
+
+@_of_lists
+def _another_order(left: list[Any], right: list[Any]) -> bool:
+    ours = {"GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "PYTHONUNBUFFERED", "TORCHELASTIC_SIGNALS_TO_HANDLE"}
+    return set(left) - ours == set(right) - ours
+
+
+def _is_null(left: str, right: str) -> bool:
+    return (left, right) == (MISSING, "null")
+
+
+def _begins_with_boot(left: str, right: str) -> bool:
+    return left == MISSING and right.partition(":")[0].strip('"').endswith("/flowdist/runtime/prefix/boot")
+
+
+def _one_more(left: str, right: str) -> bool:
+    return int(right) == int(left) + 1
+
+
+def _is_wrapped(left: str, right: str) -> bool:
+    return right.endswith(' _Wrapper"') or ".prefix.watch." in right
+
+
+def _is_shared(left: str, right: str) -> bool:
+    return left.startswith("a value of its own") and right.startswith("the value of")
+
+
+TORCHRUN, WARM, VARIABLES = "docs/torchrun.md", "docs/warm_starts.md", "docs/reference/environment.md"
+NAMED = (
+    Named(
+        "PYTHONUNBUFFERED=1 in place of -u",
+        TORCHRUN,
+        "`sys.orig_argv` has no `-u`",
+        "orig_argv|process: cmdline",
+        _without_unbuffered,
+    ),
+    Named(
+        "set if unset",
+        VARIABLES,
+        "| `PYTHONUNBUFFERED`, `GLOO_SOCKET_IFNAME`, `TP_SOCKET_IFNAME` | set to `1`, `lo`, `lo` if unset",
+        ".*: (PYTHONUNBUFFERED|GLOO_SOCKET_IFNAME|TP_SOCKET_IFNAME)",
+        _added,
+    ),
+    Named(
+        "a store of one's own",
+        TORCHRUN,
+        "MASTER_ADDR is `127.0.0.1` and not `localhost`",
+        ".*: MASTER_ADDR",
+        _is("localhost", "127.0.0.1"),
+    ),
+    Named(
+        "a port for each generation",
+        TORCHRUN,
+        "Without it MASTER_PORT is a fresh port for each generation",
+        ".*: MASTER_PORT",
+    ),
+    Named(
+        "of the launcher",
+        TORCHRUN,
+        "Workers see no TORCHELASTIC_SIGNALS_TO_HANDLE",
+        ".*: TORCHELASTIC_SIGNALS_TO_HANDLE",
+        _removed,
+    ),
+    Named("another order", TORCHRUN, "variables are in another order", "variables in order", _another_order),
+    Named("logs are appended to", TORCHRUN, "its log files are opened for appending", r"files: \d+", _appended),
+    Named("stdin is empty", TORCHRUN, "and its stdin is empty", "files: 0"),
+    Named(
+        "no orphans",
+        TORCHRUN,
+        "the kernel ends a worker whose parent has died (`PR_SET_PDEATHSIG`)",
+        "process: dumpable, dies with parent, reaps",
+        _dies_with_parent,
+    ),
+    Named(
+        "children end with their worker",
+        "docs/run.md",
+        "A [worker](glossary.md#worker)'s process group is killed before the worker is reaped",
+        r"files: tmp/pymp-.*",
+        _added,
+    ),
+    Named("`ps` of a fork", WARM, "`ps` shows the command line of the prefix", "process: (cmdline|comm)"),
+    Named(
+        "/proc shows the prefix",
+        WARM,
+        "it lacks the variables of the rank",
+        f"/proc environment: ({'|'.join(PER_WORKER)})",
+        _is_null,
+    ),
+    Named(
+        "the hooks of the prefix",
+        WARM,
+        "PYTHONPATH begins with a folder of flowdist",
+        "/proc environment: PYTHONPATH",
+        _begins_with_boot,
+    ),
+    Named("one seed of hash()", WARM, "share the seed of `hash()`", "hash"),
+    Named("one end more", WARM, "`atexit` has one more function", "atexit", _one_more),
+    Named("watched functions", WARM, "of `os` (`stat`, `urandom`, `getpid`, ...)", r"functions: os\..*", _is_wrapped),
+    Named("watched threads", WARM, "and of threads are wrapped", r"functions: threading\..*", _is_wrapped),
+    Named(
+        "modules of the hooks",
+        WARM,
+        "the compiled modules of Python that the hooks use are loaded",
+        "libraries",
+        _of_hooks,
+    ),
+    Named(
+        "numbers that nobody draws",
+        WARM,
+        "the state of a generator that nobody has seeded is the same for the ranks",
+        r"random|numpy\.random|torch: (initial seed|random)",
+        _is_shared,
+    ),
+    Named("shared memory", WARM, "(`gc.get_freeze_count()`)", "gc frozen", _is(False, True)),
+)

@@ -1,0 +1,4 @@
+"""A module that is missing is imported."""
+
+import probe
+import there_is_no_such_module

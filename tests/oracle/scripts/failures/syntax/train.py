@@ -1,0 +1,4 @@
+"""A module with a mistake is imported."""
+
+import probe
+import broken

@@ -1,0 +1,1 @@
+VALUE = __file__

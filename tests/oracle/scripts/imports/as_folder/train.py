@@ -1,0 +1,1 @@
+"""The script is a folder with a `__main__.py`."""

@@ -1,0 +1,4 @@
+import random
+
+random.seed(9)
+FIRST = random.random()

@@ -1,0 +1,1 @@
+"""`-m package` runs `package/__main__.py`."""

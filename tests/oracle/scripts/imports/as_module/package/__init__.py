@@ -1,0 +1,3 @@
+from . import inner
+
+NAME = __name__

@@ -1,0 +1,4 @@
+import sys
+
+ARGUMENTS = list(sys.argv)
+PATH = sys.path[0]

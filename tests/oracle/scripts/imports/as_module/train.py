@@ -1,0 +1,1 @@
+"""`-m package.task`: a package with relative imports, run as a module."""

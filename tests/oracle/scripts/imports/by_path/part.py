@@ -1,0 +1,1 @@
+VALUE = [__name__, GIVEN]  # noqa: F821

@@ -1,0 +1,1 @@
+VERSION = "helper 1"

@@ -1,0 +1,4 @@
+BEFORE = 1
+from .lower import VALUE
+
+AFTER = 2

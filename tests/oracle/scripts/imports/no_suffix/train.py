@@ -1,0 +1,1 @@
+"""The script's file has no suffix."""

@@ -1,0 +1,2 @@
+MINE = True
+__version__ = "third"

@@ -1,0 +1,3 @@
+import random
+
+DRAWN = random.randint(0, 99)

@@ -1,0 +1,3 @@
+import torch
+
+WEIGHTS = torch.randn(3)

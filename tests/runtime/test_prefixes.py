@@ -1,0 +1,434 @@
+"""Prefixes: what a script does before its split is done once; what must not be forked starts cold, with a reason."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowdist.runtime.prefix.fork_safety import running_threads, shared_memory
+from flowdist.runtime.processes.prefixes import Prefixes
+from flowdist.runtime.processes.spawn_protocol import (
+    Answer,
+    CancelSpawn,
+    Ended,
+    PrefixSpec,
+    Prepare,
+    Prepared,
+    Respawned,
+    Spawn,
+    Spawned,
+    SpawnRefused,
+    StartedCold,
+)
+from tests.runtime.harness import Deaths, children
+from tests.runtime.spawning import Spawning, cold_reasons, write
+
+pytestmark = pytest.mark.real
+
+RANK = "import os; rank = os.environ['RANK']\n"
+WAITS = RANK + "import signal\nprint('up', flush=True)\nsignal.pause()\n"
+WAITS_FOR_ITSELF = (
+    "import _thread\nprint('here', flush=True)\nlock = _thread.allocate_lock()\nlock.acquire()\nlock.acquire()"
+)
+SAYS = RANK + "print('rank', rank, 'parent', os.getppid())\n"
+
+
+@pytest.fixture
+def spawning(tmp_path: Path) -> Iterator[Spawning]:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "says.py").write_text(SAYS)
+    (folder / "waits.py").write_text(WAITS)
+    with Spawning(folder) as spawning:
+        yield spawning
+
+
+def outs(spawning: Spawning, script: str, ranks: str = "01", **env: str) -> list[str]:
+    """What warm workers of these ranks print that are started one after the other."""
+    found = []
+    for rank in ranks:
+        outcome = spawning.outcome(spawning.start(script, warm=True, env={"RANK": rank, **env}))
+        assert outcome.code == 0, outcome.err
+        found.append(outcome.out)
+    return found
+
+
+def test_ranks_of_one_command_come_from_one_process_and_others_do_not(spawning: Spawning) -> None:
+    parents = [
+        spawning.outcome(spawning.start(*args, warm=True, env=env)).out.split()[-1]
+        for args, env in [
+            (("says.py",), {"RANK": "0"}),
+            (("says.py",), {"RANK": "1"}),
+            (("says.py", "other"), {}),
+            (("says.py",), {"A": "1"}),
+        ]
+    ]
+    assert parents[0] == parents[1] and len(set(parents)) == 3
+
+
+def test_the_script_runs_once_up_to_the_first_read_of_the_rank(spawning: Spawning) -> None:
+    write(
+        spawning.folder,
+        "once",
+        "import time\nat = time.perf_counter_ns()\nprint('before')\n" + RANK + "print(rank, at)",
+    )
+    first, second = outs(spawning, "once.py")
+    assert first.splitlines()[0] == second.splitlines()[0] == "before"  # each has what it would have printed
+    assert first.split()[-1] == second.split()[-1]
+    assert [out.split()[1] for out in (first, second)] == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    "reads",
+    [
+        "os.environ['RANK']",
+        "os.environ.get('RANK', 'none')",
+        "os.getenv('RANK')",
+        "dict(os.environ)['RANK']",
+        "{k: v for k, v in os.environ.items() if k == 'RANK'}['RANK']",
+        "os.environb[b'RANK'].decode()",
+        "os.environ.copy()['RANK']",
+        "os.environ.setdefault('RANK', '5')",
+        "os.environ.pop('RANK')",
+        "(os.environ | {})['RANK']",
+        "__import__('posix').environ[b'RANK'].decode()",
+        "__import__('subprocess').check_output('echo $RANK', shell=True, text=True).strip()",
+        "__import__('ctypes').CDLL(None).getenv and os.popen('echo $RANK').read().strip()",
+    ],
+)
+def test_each_way_of_reading_the_rank_gives_that_of_the_worker(spawning: Spawning, reads: str) -> None:
+    write(spawning.folder, "reads", f"import os\nprint({reads})")
+    assert outs(spawning, "reads.py") == ["0\n", "1\n"]
+
+
+def test_a_variable_of_the_start_can_be_the_first_that_is_read(spawning: Spawning) -> None:
+    write(spawning.folder, "reads", "import os\nprint(os.environ['MASTER_PORT'], os.environ['RANK'])")
+    for port in ("81", "82"):
+        assert outs(spawning, "reads.py", MASTER_PORT=port) == [f"{port} 0\n", f"{port} 1\n"]
+
+
+@pytest.mark.parametrize(
+    "acts",
+    [
+        "import socket; print(socket.create_server(('127.0.0.1', 0)).getsockname()[1])",
+        "import uuid; print(uuid.uuid4())",
+        "import secrets; print(secrets.token_hex())",
+        "import os; print(os.getpid())",
+        "import tempfile; print(tempfile.mkdtemp(dir='.'))",
+        "import tempfile; kept = tempfile.TemporaryDirectory(dir='.'); print(kept.name)",
+        "import random; print(random.SystemRandom().random())",
+        "import os; print(os.getpgrp())",
+        "import threading; threading.Thread(target=lambda: print(threading.get_native_id())).start()",
+        "import os; print(open('/proc/self/stat').read().split()[0])",
+    ],
+)
+def test_what_a_rank_does_or_draws_by_itself_is_its_own(spawning: Spawning, acts: str) -> None:
+    write(spawning.folder, "acts", acts)
+    first, second = outs(spawning, "acts.py")
+    assert first != second
+    assert cold_reasons(spawning) == []
+
+
+def test_a_seeded_generator_goes_on_and_one_that_is_not_is_seeded_for_each(spawning: Spawning) -> None:
+    write(
+        spawning.folder, "seeded", "import random\nrandom.seed(42)\nrandom.random()\n" + RANK + "print(random.random())"
+    )
+    write(spawning.folder, "free", "import random\n" + RANK + "print(random.random())")
+    cold = spawning.outcome(spawning.start("seeded.py")).out
+    assert outs(spawning, "seeded.py") == [cold, cold]
+    first, second = outs(spawning, "free.py")
+    assert first != second
+
+
+def test_a_file_that_is_being_read_has_a_position_for_each(spawning: Spawning) -> None:
+    (spawning.folder / "lines").write_text("a\nb\nc\n")
+    write(
+        spawning.folder, "reads", "file = open('lines', buffering=1)\nfile.readline()\n" + RANK + "print(file.read())"
+    )
+    assert outs(spawning, "reads.py") == ["b\nc\n\n"] * 2
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("import select, os\nkept = select.kqueue() if hasattr(select, 'kqueue') else open('up', 'rb')", ""),
+        ("import mmap\nkept = mmap.mmap(-1, 8)", "it has made memory that processes share (/dev/zero"),
+        ("import signal\nsignal.alarm(100)", "it has set a timer"),
+        ("import random\nrandom.random()", "it draws numbers of random, which it has not seeded"),
+        ("import posix\nposix._exit(3)", "exit 3"),
+    ],
+)
+def test_what_must_not_be_forked_starts_cold_and_says_so_once(spawning: Spawning, code: str, reason: str) -> None:
+    (spawning.folder / "up").write_text("")
+    write(spawning.folder, "heavy", code)
+    write(spawning.folder, "uses", "import heavy\n" + SAYS)
+    ids = [spawning.start("uses.py", warm=True) for _ in range(2)]
+    codes = [spawning.outcome(id).code for id in ids]
+    told = cold_reasons(spawning)
+    if not reason:
+        assert told == [] and codes == [0, 0]
+        return
+    assert len(told) == 1 and reason in told[0]
+    assert codes == [3, 3] if "exit 3" in reason else [0, 0]
+    late = spawning.start("uses.py", warm=True)
+    spawning.outcome(late)
+    assert len(cold_reasons(spawning)) == 1
+    assert children(spawning.process.pid) == []
+
+
+@pytest.mark.parametrize(
+    ("reads", "change"),
+    [
+        ("print(open('config').read())", lambda folder: (folder / "config").write_text("new")),
+        ("print(os.path.exists('ckpt'))", lambda folder: (folder / "ckpt").write_text("")),
+        ("print(sorted(os.listdir('data')))", lambda folder: (folder / "data/b").write_text("")),
+        ("print([each.name for each in os.scandir('data')])", lambda folder: (folder / "data/b").write_text("")),
+        ("import mine; print(mine.value)", lambda folder: (folder / "mine.py").write_text("value = 'two!'")),
+        ("print(os.stat('config').st_size)", lambda folder: (folder / "config").write_text("longer")),
+        (
+            "try:\n    import other; print('there')\nexcept ImportError:\n    print('missing')",
+            lambda folder: (folder / "other.py").write_text(""),
+        ),
+    ],
+    ids=["open", "exists", "listdir", "scandir", "module", "stat", "missing module"],
+)
+def test_a_restart_sees_what_has_changed(spawning: Spawning, reads: str, change: Any) -> None:
+    folder = spawning.folder
+    (folder / "config").write_text("old")
+    (folder / "mine.py").write_text("value = 1")
+    (folder / "data").mkdir()
+    (folder / "data/a").write_text("")
+    write(folder, "reads", f"import os\n{reads}\n" + RANK)
+    before = outs(spawning, "reads.py")
+    change(folder)
+    after = outs(spawning, "reads.py")
+    assert after == [spawning.outcome(spawning.start("reads.py")).out] * 2
+    assert before[0] == before[1] != after[0]
+    assert len(children(spawning.process.pid)) == 1  # the old prefix has ended
+
+
+def test_a_checkpoint_beside_the_script_changes_nothing(spawning: Spawning) -> None:
+    (first,) = outs(spawning, "says.py", "0")
+    (spawning.folder / "ckpt.pt").write_text("")
+    (second,) = outs(spawning, "says.py", "0")
+    assert first == second
+
+
+def test_an_edited_script_is_run_anew(spawning: Spawning) -> None:
+    assert outs(spawning, "says.py", "0")[0].startswith("rank 0")
+    (spawning.folder / "says.py").write_text("print('edited')\n")
+    assert outs(spawning, "says.py", "0") == ["edited\n"]
+
+
+def test_arguments_that_differ_are_those_of_each_worker(spawning: Spawning) -> None:
+    write(spawning.folder, "args", "import sys\nprint('before')\nprint(sys.argv[1:], len(sys.argv))\n" + RANK)
+    spec = spawning.prefix("args.py", "--rank", "${rank}")
+    found = []
+    for rank in "01":
+        spawning.last += 1
+        argv = (*spec.argv[:3], rank)
+        env = {**dict(spec.env), "RANK": rank}
+        shared = PrefixSpec(spec.argv, spec.env, spec.cwd, spec.unknown, spec.of_start, (), has_own_words=True)
+        folder = str(spawning.logs(spawning.last))
+        spawning.send(Spawn(spawning.last, argv, env, str(spawning.folder), folder, shared))
+        found.append(spawning.outcome(spawning.last).out)
+    assert found == ["before\n['--rank', '0'] 3\n", "before\n['--rank', '1'] 3\n"]
+
+
+SLOW = (
+    RANK
+    + """
+import hashlib, time
+before = time.process_time()
+while time.process_time() - before < 0.4:
+    hashlib.sha256(b'x' * 10000)
+at = time.perf_counter_ns()
+print('computed', at)
+print('attempt', os.environ['MASTER_PORT'])
+"""
+)
+
+
+def test_a_restart_goes_on_where_its_rank_has_begun_to_act(spawning: Spawning) -> None:
+    write(spawning.folder, "slow", SLOW)
+    firsts = outs(spawning, "slow.py", "01", MASTER_PORT="1")
+    seconds = outs(spawning, "slow.py", "01", MASTER_PORT="2")
+    for first, second in zip(firsts, seconds, strict=True):
+        assert first.splitlines()[0] == second.splitlines()[0]
+        assert (first.splitlines()[1], second.splitlines()[1]) == ("attempt 1", "attempt 2")
+    assert firsts[0] != firsts[1]
+    assert outs(spawning, "slow.py", "7", MASTER_PORT="2")[0].splitlines()[0] != firsts[0].splitlines()[0]
+
+
+def test_the_template_of_a_rank_is_no_child_of_the_worker(spawning: Spawning) -> None:
+    write(
+        spawning.folder,
+        "waits_for_all",
+        SLOW + "try:\n    print(os.wait())\nexcept ChildProcessError:\n    print('no child')\n",
+    )
+    assert outs(spawning, "waits_for_all.py", "0")[0].splitlines()[-1] == "no child"
+
+
+def test_late_imports_are_done_once_and_not_if_the_script_sets_what_they_read(spawning: Spawning) -> None:
+    write(spawning.folder, "heavy", "import os, time\nat = time.perf_counter_ns()\nmode = os.environ.get('MODE')")
+    write(spawning.folder, "uses", RANK + "import heavy\nprint(heavy.at, heavy.mode)")
+    write(spawning.folder, "sets", RANK + "print('once')\nos.environ['MODE'] = rank\nimport heavy\nprint(heavy.mode)")
+    first, second = (
+        spawning.outcome(spawning.start("uses.py", warm=True, env={"RANK": rank}, late=("heavy",))).out for rank in "01"
+    )
+    assert first == second
+    for rank in "01":
+        id = spawning.start("sets.py", warm=True, env={"RANK": rank}, late=("heavy",))
+        assert spawning.outcome(id).out == f"once\n{rank}\n"
+    assert any(isinstance(answer, Respawned) for answer in spawning.heard)
+
+
+def test_late_imports_that_fail_are_left_to_the_workers(spawning: Spawning) -> None:
+    write(spawning.folder, "heavy", "raise ImportError('no')")
+    id = spawning.start("says.py", warm=True, late=("heavy",))
+    assert spawning.outcome(id).out.startswith("rank 0 parent") and cold_reasons(spawning) == []
+
+
+def test_a_thread_that_has_been_joined_and_is_not_off_the_list_yet_does_not_count(tmp_path: Path) -> None:
+    """Write threads as in /proc/PID/task: state and flags are the first and the seventh field after the name."""
+    threads = {
+        10: "(python) S 1 10 10 0 -1 4194304 0",
+        11: "(pt_main (a) b) S 1 10 10 0 -1 4194368 0",
+        12: "(joined) R 1 10 10 0 -1 4194372 0",
+        13: "(joined) Z 1 10 10 0 -1 4194368 0",
+        14: "(joined) X 1 10 10 0 -1 4194368 0",
+    }
+    for thread, stat in threads.items():
+        (tmp_path / str(thread)).mkdir()
+        (tmp_path / str(thread) / "stat").write_text(f"{thread} {stat}\n")
+    (tmp_path / "15").mkdir()  # it ends while we look
+    assert running_threads(str(tmp_path), 10) == ["pt_main (a) b"]
+
+
+def test_memory_counts_as_shared_if_a_process_can_write_it_and_its_forks_see_that(tmp_path: Path) -> None:
+    maps = tmp_path / "maps"
+    maps.write_text(
+        "7f0000000000-7f0000001000 r--s 00000000 00:01 1 /usr/lib/locale/C.utf8\n"
+        "7f0000001000-7f0000002000 rw-p 00000000 00:00 0 [heap]\n"
+    )
+    assert shared_memory(str(maps)) == ""
+    maps.write_text("7f0000002000-7f0000003000 rw-s 00000000 00:01 2  /dev/shm/sem.mp-x (deleted)\n")
+    assert shared_memory(str(maps)) == "/dev/shm/sem.mp-x (deleted)"
+
+
+def test_a_worker_that_ends_takes_its_group_with_it(spawning: Spawning) -> None:
+    write(
+        spawning.folder,
+        "leads",
+        RANK + "import signal\nif os.fork() == 0:\n    print('up', flush=True)\n    signal.pause()\n"
+        "os.read(os.open('go', os.O_RDONLY), 1)",
+    )
+    os.mkfifo(spawning.folder / "go")
+    id = spawning.start("leads.py", warm=True)
+    spawning.output_until(id, "up")
+    pid = spawning.pid(id)
+    assert (spawning.logs(id) / "pid").read_text() == f"{pid}\n"
+    with Deaths([pid, *children(pid)]) as deaths:
+        (spawning.folder / "go").write_text("x")
+        assert spawning.outcome(id).code == 0
+        assert deaths.survivors() == []
+
+
+def test_a_cancelled_worker_does_not_wait_for_its_prefix(spawning: Spawning) -> None:
+    write(spawning.folder, "uses", WAITS_FOR_ITSELF)
+    ids = [spawning.start("uses.py", warm=True) for _ in range(2)]
+    for id in ids:
+        spawning.send(CancelSpawn(id))
+        assert spawning.until(Ended, id) == Ended(id, -signal.SIGTERM)
+        assert spawning.until(Spawned, id) == Spawned(id, 0)
+        assert not spawning.logs(id).exists()
+
+
+def test_a_prefix_can_be_there_before_its_workers(spawning: Spawning) -> None:
+    spawning.send(Prepare(spawning.prefix("says.py")))
+    assert spawning.until(Prepared, 0) == Prepared(True, False)
+    (prefix,) = children(spawning.process.pid)
+    assert outs(spawning, "says.py", "0") == [f"rank 0 parent {prefix}\n"]
+
+
+def test_a_script_that_comes_to_no_split_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    write(folder, "waits", "print('here', flush=True)\nwhile True:\n    pass")
+    with Spawning(folder, patience_s=0.2) as spawning:
+        id = spawning.start("waits.py", warm=True)
+        spawning.until(StartedCold, id)
+        spawning.output_until(id, "here")
+        assert cold_reasons(spawning) == ["it runs for more than 0.2 s before it asks for its rank"]
+        assert children(spawning.process.pid) == [spawning.pid(id)]
+
+
+def test_a_script_that_waits_for_something_unseen_starts_cold(spawning: Spawning) -> None:
+    write(spawning.folder, "waits_for_itself", WAITS_FOR_ITSELF)
+    id = spawning.start("waits_for_itself.py", warm=True)
+    spawning.until(StartedCold, id)
+    spawning.output_until(id, "here")
+    assert cold_reasons(spawning) == ["it waits before it asks for its rank"]
+
+
+def test_the_death_of_a_prefix_is_that_of_its_workers(spawning: Spawning) -> None:
+    for _ in range(3):
+        ids = [spawning.start("waits.py", warm=True) for _ in range(2)]
+        for id in ids:
+            spawning.output_until(id, "up")
+        (parent,) = children(spawning.process.pid)
+        with Deaths([parent, *(spawning.pid(id) for id in ids)]) as deaths:
+            os.kill(parent, signal.SIGKILL)
+            assert [spawning.outcome(id).code for id in ids] == [-signal.SIGKILL] * 2
+            assert deaths.survivors() == []
+    id = spawning.start("waits.py", warm=True)
+    spawning.output_until(id, "up")
+    assert children(spawning.process.pid) == [spawning.pid(id)]
+    assert cold_reasons(spawning) == ["its template died 3 times"]
+
+
+def test_the_end_of_the_spawner_is_that_of_its_prefixes(spawning: Spawning) -> None:
+    id = spawning.start("waits.py", warm=True)
+    spawning.output_until(id, "up")
+    prefixes = children(spawning.process.pid)
+    with Deaths([*prefixes, spawning.pid(id)]) as deaths:
+        spawning.process.kill()
+        assert len(prefixes) == 1 and deaths.survivors() == []
+
+
+def test_a_folder_that_is_not_there_is_refused_as_ever(spawning: Spawning) -> None:
+    assert spawning.outcome(spawning.start("says.py", warm=True)).code == 0
+    (spawning.folder.parent / "logs of work" / "2").write_text("no folder")
+    id = spawning.start("says.py", warm=True)
+    answer = spawning.until(SpawnRefused, id)
+    assert isinstance(answer, SpawnRefused) and "Not a directory" in answer.detail
+
+
+def test_an_interpreter_that_ends_before_its_script_begins_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class AtOnce(subprocess.Popen[bytes]):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.wait()
+
+    monkeypatch.setattr(subprocess, "Popen", AtOnce)
+    answers: list[Answer] = []
+    started: list[Spawn] = []
+    with selectors.DefaultSelector() as selector:
+        prefixes = Prefixes(selector, answers.append, started.append)
+        spec = PrefixSpec(("/bin/true",), (), str(tmp_path), (), (), ())
+        request = Spawn(1, ("python",), {}, str(tmp_path), str(tmp_path), spec)
+        assert prefixes.spawn(request)
+        ((key, _),) = selector.select(60)
+        prefixes.receive(key.data)
+        assert not selector.get_map()
+    assert answers == [StartedCold(1, "its process ended before it asked for its rank: exit 0")]
+    assert started == [request]

@@ -1,0 +1,101 @@
+"""How witnesses are compared: ties are none, and everything else is a difference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flowdist.dsl.load import load_topology
+from flowdist.faults.files import parse_plan
+from flowdist.graph import MS, SECOND, RoleGraph
+from flowdist.record.journal import Header
+from flowdist.sim.simulation import Simulation
+from tests.witnesses.decisions import TIE_NS, Decision, decisions_of, first_difference
+from tests.witnesses.judge import LEAST_NS, Verdict, beyond, noise_of, play
+from tests.witnesses.pairs import draw
+
+
+def at(ms: int, what: str, world: str, *rest: str) -> Decision:
+    return Decision(what, world, rest, frozenset([world]), ms * MS)
+
+
+def test_decisions_about_different_worlds_at_nearly_one_moment_are_a_tie() -> None:
+    a = [at(0, "starts", "ps/0"), at(10, "starts", "trainer")]
+    b = [at(5, "starts", "trainer"), at(90, "starts", "ps/0")]
+    assert first_difference(a, b) is None
+
+
+def test_decisions_about_one_world_are_never_a_tie() -> None:
+    a = [at(0, "stops", "trainer"), at(1, "starts", "trainer")]
+    difference = first_difference(a, a[::-1])
+    assert difference is not None and "stops trainer" in difference.text
+
+
+def test_decisions_that_are_far_apart_in_one_of_the_records_are_no_tie() -> None:
+    a = [at(0, "starts", "ps/0"), at(10, "starts", "trainer")]
+    b = [at(0, "starts", "trainer"), at(TIE_NS // MS + 1, "starts", "ps/0")]
+    assert first_difference(a, b) is not None
+
+
+def test_a_decision_that_one_record_lacks_or_decides_otherwise_is_a_difference() -> None:
+    a = [at(0, "starts", "trainer"), at(500, "incident closes:", "trainer/0", "charged to trainer")]
+    b = [at(0, "starts", "trainer"), at(500, "incident closes:", "trainer/0", "charged to nobody")]
+    for other in (a[:1], b):
+        difference = first_difference(a, other)
+        assert difference is not None and difference.a == 1 and "charged to trainer" in difference.text
+
+
+def graph_of(number: int, folder: Path, *sets: str) -> RoleGraph:
+    draw(1, number).write(folder)
+    return load_topology(str(folder / "topology.py"), {}, sets).graph
+
+
+def simulated(graph: RoleGraph, *faults: str) -> list[Decision]:
+    header, *lines = Simulation(graph, parse_plan(faults)).run(60 * SECOND).lines
+    assert isinstance(header, Header)
+    return decisions_of(header, lines)
+
+
+def test_all_pairs_can_be_drawn_again_and_have_no_mistake(tmp_path: Path) -> None:
+    kinds = set()
+    for number in range(1, 61):
+        pair = draw(1, number)
+        assert pair == draw(1, number) and pair != draw(2, number)
+        graph = graph_of(number, tmp_path / str(number))
+        kinds |= {fault.kind for fault in parse_plan(pair.faults).faults}
+        assert {fault.partition("/")[0] for fault in pair.rehearsal} == {role.name for role in graph.roles}
+    assert kinds >= {"kill", "exit", "oom", "hang", "leave", "lost", "preempt", "drain", "scale"}
+
+
+def test_the_order_of_simultaneous_events_in_a_simulation_is_a_tie_and_another_policy_is_none(tmp_path: Path) -> None:
+    """The same job under another schedule, and with another budget, back-off, or place for its workers."""
+    fault = "trainer/0@checkpoint=trainer,2+100ms:exit=3"
+    graph = graph_of(9, tmp_path)
+    story = simulated(graph, fault)
+    header, *lines = Simulation(graph, parse_plan([fault]), schedule=7).run(60 * SECOND).lines
+    assert isinstance(header, Header) and first_difference(story, decisions_of(header, lines)) is None
+    for change in ("trainer.restart.max_restarts=0", "trainer.stop_grace=300ms", "trainer.placement=pack"):
+        other = simulated(graph_of(9, tmp_path, change), fault)
+        assert first_difference(story, other) is not None, change
+
+
+def verdict(first: int, second: int, simulation: int, **more: object) -> Verdict:
+    times = {"trainer": {"lost work": (first * MS, second * MS, simulation * MS)}}
+    return Verdict(1, times=times, **more)  # type: ignore[arg-type]
+
+
+def test_a_simulation_may_be_as_far_from_a_real_run_as_real_runs_are_from_each_other() -> None:
+    noise = noise_of([verdict(1000, 1400, 0), verdict(0, 9000, 0, is_race=True)])
+    assert noise == {"lost work": 400 * MS} and noise_of([verdict(7, 8, 0)]) == {"lost work": LEAST_NS}
+    assert not list(beyond(verdict(2000, 2300, 2690), noise)) and not list(beyond(verdict(2000, 2300, 1610), noise))
+    assert len(list(beyond(verdict(2000, 2300, 2710), noise))) == 1
+    assert not list(beyond(verdict(2000, 2300, 2710, intervals={"trainer": 20 * MS}), noise))
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_real_processes_the_simulator_and_the_journal_say_the_same(tmp_path: Path) -> None:
+    found = play(draw(1, 14), tmp_path)
+    assert not found.differs and found.decisions > 10, found.differs
