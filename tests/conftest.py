@@ -18,6 +18,8 @@ settings.register_profile("usual", deadline=None, suppress_health_check=[HealthC
 settings.register_profile("ci", settings.get_profile("usual"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "usual")
 
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # users' Python writes what it has compiled, in their scripts' folders
+
 
 def pytest_configure(config: pytest.Config) -> None:
     # A shell starts a background command with SIGINT ignored, and every process of a test would inherit that.

@@ -85,6 +85,16 @@ def test_the_script_runs_once_up_to_the_first_read_of_the_rank(spawning: Spawnin
     assert [out.split()[1] for out in (first, second)] == ["0", "1"]
 
 
+@pytest.mark.parametrize("cache", ["", "elsewhere"])
+def test_a_module_that_python_compiles_is_imported_once(spawning: Spawning, cache: str) -> None:
+    write(spawning.folder, "helper", "import time\nat = time.perf_counter_ns()")
+    write(spawning.folder, "compiled", "import helper\n" + RANK + "print(helper.at)")
+    env = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(spawning.folder / cache) if cache else ""}
+    first, second = outs(spawning, "compiled.py", **env)
+    assert first == second
+    assert list((spawning.folder / cache).rglob("helper.*.pyc"))
+
+
 @pytest.mark.parametrize(
     "reads",
     [

@@ -216,16 +216,18 @@ class Watch:
             self._is_busy = False
 
     def _look(self, event: str, args: tuple[Any, ...]) -> None:
+        frame = sys._getframe(2).f_back  # of the code that has caused the event; None: the interpreter itself
+        is_of_import_system = frame is not None and caller.is_import_system(frame)
         if event == "import":
             self.observations.note_module(args[0])
         elif event == "open":
-            self._on_open(*args)
+            self._on_open(*args, may_write=is_of_import_system)
+        elif is_of_import_system:
+            return  # it looks for modules, and writes what it has compiled: any rank may do that for all
         elif event.startswith("cpython.run_"):  # the script begins
             if getattr(sys.modules.get("sitecustomize"), "__file__", "").startswith(caller.OWN):
                 del sys.modules["sitecustomize"]
         elif event in FOLDERS:
-            if caller.is_import_system(sys._getframe(3)):
-                return
             if args[0] is None or isinstance(args[0], (str, bytes)) or hasattr(args[0], "__fspath__"):
                 self._note(os.fsdecode(args[0] or "."), self.observations.note_folder)
         elif event == "os.mkdir":
@@ -237,14 +239,14 @@ class Watch:
         elif event in EFFECTS_OF_USER and not caller.is_import():
             self.act(_in_words(event, args))
 
-    def _on_open(self, file: object, mode: object, flags: int | None) -> None:
+    def _on_open(self, file: object, mode: object, flags: int | None, *, may_write: bool) -> None:
         if isinstance(file, int) or file is None:
             return
         path = os.fsdecode(file)  # type: ignore[arg-type]
         if path in NO_FILES or path.endswith((".pyc", ".so")) or "__pycache__" in path:
             return
         if _is_write(file, mode, flags):
-            if not caller.is_in("_get_default_tempdir", "/tempfile.py"):
+            if not may_write and not caller.is_in("_get_default_tempdir", "/tempfile.py"):
                 self.act(f"it opens {path} for writing")
         elif path in ENTROPY:
             self._on_question(f"open({path!r})")
