@@ -198,5 +198,13 @@ NAMED = (
         r"random|numpy\.random|torch: (initial seed|random)",
         _is_shared,
     ),
+    Named("addresses", WARM, "So are addresses of objects", "own: address", _is_shared),
+    Named(
+        "the clock",
+        WARM,
+        "**Time that is read before the split is that of the first start**",
+        r"own: (by_time|by_counter|by_clock)",
+        _is_shared,
+    ),
     Named("shared memory", WARM, "(`gc.get_freeze_count()`)", "gc frozen", _is(False, True)),
 )

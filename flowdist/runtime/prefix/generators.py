@@ -26,10 +26,16 @@ class Generators:
         self._known: dict[str, object] = {}  # states after the last import of something installed
         self._drawn: set[str] = set()  # generators that the user's code has changed
         self._seeded: set[str] = set()
+        self._seeded_late: set[str] = set()  # after numbers were drawn
 
     def before_import(self) -> None:
         """Note what the user's code has drawn or seeded, just before it imports something installed."""
         self._drawn.update(name for name, state in self._states().items() if state != self._known[name])
+
+    def before_seed(self) -> None:
+        """Note what the user's code has drawn, just before it seeds a generator."""
+        self.before_import()
+        self._seeded_late.update(name for name in self._drawn - self._seeded if not self._is_seeded(name))
 
     def after_import(self) -> None:
         """Note the states that the import of something installed has left."""
@@ -47,13 +53,16 @@ class Generators:
     def _states(self) -> dict[str, object]:
         return {name: _STATES[name][1](sys.modules[_STATES[name][0]]) for name in self._first}
 
+    def _is_seeded(self, name: str) -> bool:
+        module, first = sys.modules[_STATES[name][0]], self._first[name]
+        state = _STATES[name][1](module)
+        return state != first and _SEEDED[name](module, first, state)
+
     def why_different(self) -> str:
         """Note which generators are seeded. Return which one has given the user's code numbers unseeded, in words."""
         self.before_import()
-        for name, state in self._states().items():
-            if name in self._seeded or (
-                state != self._first[name] and _SEEDED[name](sys.modules[_STATES[name][0]], self._first[name], state)
-            ):
+        for name in self._first:
+            if name not in self._seeded_late and (name in self._seeded or self._is_seeded(name)):
                 self._seeded.add(name)
             elif name in self._drawn:
                 return f"it draws numbers of {name}, which it has not seeded, before it knows its rank"
@@ -68,7 +77,7 @@ class Generators:
         if "torch" in self._first and "torch" not in self._seeded:
             sys.modules["torch.random"].default_generator.seed()
         self._first |= {name: state for name, state in self._states().items() if name not in self._seeded}
-        self._known, self._drawn = self._states(), set()
+        self._known, self._drawn, self._seeded_late = self._states(), set(), set()
 
 
 def _of_python(module: object) -> object:

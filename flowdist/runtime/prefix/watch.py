@@ -68,6 +68,7 @@ SPLITTING = {
     "time": ("sleep",),
     "select": ("select", "poll", "epoll"),
 }
+SEEDS = {"random": "seed", "numpy.random.mtrand": "seed"}  # functions that seed a global generator, by module
 WRITES = os.O_WRONLY | os.O_RDWR
 
 
@@ -104,7 +105,7 @@ class Watch:
             for name in SPLITTING[module]:
                 self._wrap_function(sys.modules[module], name)
         for name in SILENT_EFFECTS:
-            self._wrap(name, lambda name, *args: self.act(f"it calls os.{name}"))
+            self._wrap(name, lambda name, *args, **named: self.act(f"it calls os.{name}"))
         for name in OF_PROCESS:
             self._wrap(name, self._on_question)
         for name in LOOKS:
@@ -153,11 +154,11 @@ class Watch:
             self._kept[name] = function
             setattr(os, name, _Wrapper(self, name, function, before))
 
-    def _on_question(self, name: str, *args: object) -> None:
+    def _on_question(self, name: str, *args: object, **named: object) -> None:
         if not caller.is_import():
             self.act(f"it calls os.{name}")
 
-    def _on_look(self, name: str, path: object = "", *args: object) -> None:
+    def _on_look(self, name: str, path: object = "", *args: object, **named: object) -> None:
         if isinstance(path, (str, bytes)) or hasattr(path, "__fspath__"):
             self._note(os.fsdecode(path), self.observations.note_file)
 
@@ -190,21 +191,38 @@ class Watch:
                 self._wrap_function(module, function)
         if name in GENERATORS:
             self.generators.note_first()
+        if name in SEEDS:
+            self._wrap_function(module, SEEDS[name], self._on_seed)
+        if name == "random":
+            self._wrap_function(module.Random, "seed", self._on_seed_of_one)
         if is_from_user and caller.is_installed(getattr(module, "__file__", None) or "<frozen "):
             self.generators.after_import()
 
-    def _wrap_function(self, module: Any, name: str) -> None:
+    def _wrap_function(self, module: Any, name: str, before: Callable[..., object] | None = None) -> None:
         function = getattr(module, name, None)
         if function is None:
             return
         self._kept_functions.append((module, name, function))
-        wrapper = _Wrapper(self, name, function, self._on_call)
+        wrapper = _Wrapper(self, name, function, before or self._on_call)
         is_method = isinstance(module, type)  # a function is bound where it is an attribute of a class; no wrapper is
-        setattr(module, name, (lambda *args: wrapper(*args)) if is_method else wrapper)  # noqa: PLW0108
+        as_method = lambda *args, **named: wrapper(*args, **named)  # noqa: E731, PLW0108
+        setattr(module, name, as_method if is_method else wrapper)
 
-    def _on_call(self, name: str, *args: object) -> None:
+    def _on_call(self, name: str, *args: object, **named: object) -> None:
         if name.startswith("_cuda") or not caller.is_import():  # libraries try at their import what the system can do
             self.act(f"it calls {name}")
+
+    def _on_seed_of_one(self, name: str, generator: object, *args: object, **named: object) -> None:
+        self._on_seed(name, *args, **named)
+
+    def _on_seed(self, name: str, *args: object, **named: object) -> None:
+        """Note that a generator is seeded. If the system chooses the seed, this is the split."""
+        if caller.is_import():
+            return
+        if all(value is None for value in (*args, *named.values())[:1]):
+            self.act("it seeds random numbers with entropy of the system")
+        else:
+            self.generators.before_seed()
 
     def _audit(self, event: str, args: tuple[Any, ...]) -> None:
         if not self.is_on or self._is_busy:
@@ -276,7 +294,7 @@ class _Wrapper:
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         if self._watch.is_on:
-            self._before(self._name, *args)
+            self._before(self._name, *args, **named)
         return self._function(*args, **named)
 
     def __eq__(self, other: object) -> bool:
