@@ -20,9 +20,16 @@ settings.load_profile("ci" if os.environ.get("CI") else "usual")
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # users' Python writes what it has compiled, in their scripts' folders
 
+USUAL_HANDLERS = (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGQUIT, signal.SIG_DFL),
+    (signal.SIGHUP, signal.SIG_DFL),
+)
+
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A shell starts a background command with SIGINT ignored, and every process of a test would inherit that.
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A shell starts a background command with signals ignored, and every process of a test would inherit that.
+    for number, handler in USUAL_HANDLERS:
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, handler)
     config.pluginmanager.register(leftovers)

@@ -183,7 +183,13 @@ NAMED = (
     Named("one seed of hash()", WARM, "share the seed of `hash()`", "hash"),
     Named("one end more", WARM, "`atexit` has one more function", "atexit", _one_more),
     Named("watched functions", WARM, "of `os` (`stat`, `urandom`, `getpid`, ...)", r"functions: os\..*", _is_wrapped),
-    Named("watched threads", WARM, "and of threads are wrapped", r"functions: threading\..*", _is_wrapped),
+    Named(
+        "watched threads",
+        WARM,
+        "and those of threads are wrapped",
+        r"functions: (threading|random|numpy\.random)\..*",
+        _is_wrapped,
+    ),
     Named(
         "modules of the hooks",
         WARM,
