@@ -101,7 +101,7 @@ def _begins_with_boot(left: str, right: str) -> bool:
 
 
 def _one_more(left: str, right: str) -> bool:
-    return int(right) == int(left) + 1
+    return left.isdigit() and right.isdigit() and int(right) == int(left) + 1
 
 
 def _is_wrapped(left: str, right: str) -> bool:

@@ -16,6 +16,7 @@ from flowdist.runtime.prefix.caller import is_import
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from typing import Any
 
 
 class Unread(str):
@@ -93,6 +94,17 @@ class Environment(dict):  # type: ignore[type-arg]
             return data[key] if data is not self else super().__getitem__(key)
         return super().__getitem__(key)  # type: ignore[no-any-return]
 
+    def get(self, key: bytes, default: Any = None) -> Any:
+        """Return the value of a variable, which is read; `default` if it is unset."""
+        return self[key] if key in self else default  # noqa: SIM401  # it is this method
+
+    def _read_all(self) -> dict[bytes, bytes]:
+        """Read every variable that is not known yet; return the data of `os.environ`, where all are known now."""
+        for key in list(self.unknown):
+            self[key]
+        data: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]
+        return data
+
     def __setitem__(self, key: bytes, value: bytes) -> None:
         if key in self.guarded and self.get_known(key) != value:
             self.on_conflict()
@@ -166,6 +178,14 @@ class Environment(dict):  # type: ignore[type-arg]
     def items_known(self) -> list[tuple[bytes, bytes]]:
         """Return all variables as they are, without reading any."""
         return list(super().items())
+
+
+def _after_reading(method: Callable[..., object]) -> Callable[..., object]:
+    return lambda self, *args: method(self._read_all(), *args)
+
+
+for _whole in (dict.items, dict.values, dict.copy, dict.__repr__, dict.__eq__, dict.__or__, dict.__ror__):
+    setattr(Environment, _whole.__name__, _after_reading(_whole))
 
 
 def watch(unknown: Iterable[str], split: Callable[[str], None]) -> tuple[Environment, dict[bytes, bytes]]:
