@@ -7,12 +7,11 @@ long an example takes, or is drawn, says how busy the machine is, and nothing el
 from __future__ import annotations
 
 import os
-import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import leftovers
+from tests import handlers, leftovers
 
 settings.register_profile("usual", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("usual"), derandomize=True)
@@ -20,16 +19,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "usual")
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # users' Python writes what it has compiled, in their scripts' folders
 
-USUAL_HANDLERS = (
-    (signal.SIGINT, signal.default_int_handler),
-    (signal.SIGQUIT, signal.SIG_DFL),
-    (signal.SIGHUP, signal.SIG_DFL),
-)
-
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A shell starts a background command with signals ignored, and every process of a test would inherit that.
-    for number, handler in USUAL_HANDLERS:
-        if signal.getsignal(number) == signal.SIG_IGN:
-            signal.signal(number, handler)
+    handlers.restore()
     config.pluginmanager.register(leftovers)

@@ -11,6 +11,7 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
+from tests import handlers
 from tests.oracle.cases import all_cases
 from tests.oracle.differences import name_of
 from tests.oracle.judge import Difference, subject
@@ -29,6 +30,7 @@ def main() -> int:
         for case in cases:
             print(f"{case.name:40} {case.about}")
         return 0
+    handlers.restore()
     work = Path(given.work or tempfile.mkdtemp(prefix="oracle-")).resolve()
     verdicts = []
     with get_context("fork").Pool(given.jobs) as pool:  # processes with one thread each: they fork torchrun
