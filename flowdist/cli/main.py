@@ -6,7 +6,9 @@ import difflib
 import io
 import os
 import pkgutil
+import signal
 import sys
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import click
@@ -157,6 +159,11 @@ def main() -> None:
         print_printable_only()
     try:
         cli(prog_name="flowdist", complete_var=COMPLETION)
+    except SystemExit:
+        with suppress(KeyboardInterrupt, OSError, ValueError):
+            sys.stdout.flush()  # may wait for a reader: an interrupt ends that
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # else one while Python ends would replace the exit code
+        raise
     except Exception as error:
         if not (cause := replacement()):
             raise

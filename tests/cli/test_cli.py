@@ -236,3 +236,20 @@ def test_without_json_and_for_what_workers_get_it_is_told_in_words() -> None:
     for arguments in (("simulate", "--seed", "x"), ("simulate", "--seed", "x", "--", "--json")):
         done = CliRunner().invoke(cli, arguments)
         assert done.exit_code == 2 and not done.stdout and "Invalid value for '--seed'" in done.stderr
+
+
+LATE_INTERRUPT = """
+import os, signal, sys
+from flowdist.cli.main import main
+class Late:
+    def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGINT):
+        kill(pid, number)
+late = Late()
+sys.argv = ["flowdist", "--no-such-option"]
+main()
+"""
+
+
+def test_an_interrupt_while_python_ends_does_not_replace_the_exit_code() -> None:
+    ended = subprocess.run([sys.executable, "-c", LATE_INTERRUPT], capture_output=True, text=True)
+    assert ended.returncode == 2 and "Traceback" not in ended.stderr
