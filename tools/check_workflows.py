@@ -7,7 +7,7 @@ syntax of workflows, level by level: an unknown key, a missing one, a wrong kind
 and not there, an expression that does not close, a shell script that bash cannot parse, a target that the Makefile does
 not have. Files that run on nobody's machine before they are pushed have no other test.
 
-Needs PyYAML, which the extra `dev` has.
+Needs PyYAML, which flowdist has.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Programs of an engine, such as sbatch or kubectl: called with a limit of time, and without flowdist's secrets."""
+"""Programs of an engine, such as sbatch: called with a limit of time, and without flowdist's secrets."""
 
 from __future__ import annotations
 

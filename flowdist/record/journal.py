@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import msgspec
 
@@ -20,13 +19,9 @@ from flowdist.control.protocol.events import Event
 from flowdist.control.protocol.ids import NodeName, WorldName
 from flowdist.graph import RoleGraph
 
-# of the lines that are written; a new name in an event, an effect or the graph makes it a new one. With format 3, the
-# lines of a journal have a check. Format 4 has the events ReplicaStepped and ReplicaSpent, and a
-# notice of the first step. Format 5 has the events ReplicaPublished and ReplicaAcknowledged, and `versions` of roles.
-# Format 6 has `up_ns` of NodeHeard, `state` of ReplicaStalled, the event NodeStandsStill, and the outcome of a
-# CancelRequested.
-FORMAT = 6
-FORMATS_READ = (1, 2, 3, 4, 5, 6)
+# of the lines that are written, and the only one that is read: a new name in an event, an effect or the graph makes it
+# a new one. That of the first release is 1.
+FORMAT = 1
 
 
 class Header(msgspec.Struct, frozen=True, tag="header"):
@@ -105,7 +100,7 @@ class UnknownFormat(msgspec.DecodeError):
 
 class _Version(msgspec.Struct):
     type: str = ""
-    format: int = 1
+    format: int = 0
 
 
 def record(n: int, t_ns: int, event: Event, effects: Iterable[Effect]) -> Record:
@@ -129,17 +124,15 @@ def encode_lines(lines: Sequence[Line]) -> bytes:
 
 
 def decode_line(data: bytes) -> Line:
-    """Decode one line of a record; names of format 1 are translated.
+    """Decode one line of a record.
 
     Raises:
-        UnknownFormat: The line is the header of a format that is not in `FORMATS_READ`.
+        UnknownFormat: The line is the header of another format than `FORMAT`.
         msgspec.DecodeError or UnicodeDecodeError: The bytes are no line of a record.
         RecursionError: The values in it are nested too deeply to be read.
     """
     if b'"header"' in data:
         _check_format(data)
-    if b'"parked"' in data or b'"NodeQuiet"' in data:  # old names, or those of roles
-        data = _with_present_names(data)
     line: Line = _DECODER.decode(data)
     return line
 
@@ -149,43 +142,14 @@ def decode_lines(data: Iterable[bytes]) -> Iterator[Line]:
     return map(decode_line, data)
 
 
-def _with_present_names(line: bytes) -> bytes:
-    """Return a line of a record with the names of format 1 replaced by those of format 2; others stay as they are.
-
-    Format 1 has the event `NodeQuiet` instead of `NodeSuspected`, and `parked` instead of `suspended` as a field of
-    stopped and exited replicas and as a phase of the inventory. A controller that takes over a journal of format 1
-    appends lines of format 2 to it. Each line is therefore translated by itself, whatever the header says.
-    """
-    content = msgspec.json.decode(line)
-    event = content.get("event") if isinstance(content, dict) else None
-    if not isinstance(event, dict):
-        return line
-    if event.get("type") == "NodeQuiet":
-        event["type"] = "NodeSuspected"
-    _rename_parked(event)
-    items = event.get("inventory")
-    for item in items if isinstance(items, list) else ():
-        if isinstance(item, dict):
-            item["phase"] = "suspended" if item.get("phase") == "parked" else item.get("phase")
-            _rename_parked(item.get("exited"))
-    return msgspec.json.encode(content)
-
-
-def _rename_parked(event: Any) -> None:
-    """Rename the field `parked` of a decoded event to `suspended`, in place; do nothing if there is none."""
-    if isinstance(event, dict) and "parked" in event:
-        event["suspended"] = event.pop("parked")
-
-
 def _check_format(line: bytes) -> None:
-    """Raise `UnknownFormat` if the line is a header of a format that is not read.
+    """Raise `UnknownFormat` if the line is a header of another format.
 
     The version alone is decoded: in another format the other fields of the header may differ as well.
     """
     version = msgspec.json.decode(line, type=_Version)
-    if version.type == "header" and version.format not in FORMATS_READ:
-        known = ", ".join(map(str, FORMATS_READ[:-1])) + f" and {FORMATS_READ[-1]}"
-        raise UnknownFormat(f"its format is {version.format}, and this version of flowdist reads formats {known}")
+    if version.type == "header" and version.format != FORMAT:
+        raise UnknownFormat(f"its format is {version.format}, and this version of flowdist reads format {FORMAT}")
 
 
 def digest(lines: Iterable[bytes]) -> str:

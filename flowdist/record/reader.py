@@ -9,8 +9,7 @@ The check of a line depends on that of the line before it. A damaged byte, a rep
 of another run therefore all show at the first line that is wrong. The check is no signature: it finds accidents, and
 nobody who computes it anew. Only the end of a journal can be missing without a trace, as after a crash of the machine.
 
-Traces of simulations, and journals of formats 1 and 2, have no checks. As soon as one line of a record has a check, all
-later lines must have one: a controller that takes over an old journal appends lines with checks.
+Traces of simulations have no checks. As soon as one line of a record has a check, all later lines must have one.
 
 `RecordReader` also checks what needs no check sum: that a line is JSON of a known kind, that the header is the first
 line and has a format and a graph that can be read, that events are numbered without a gap, and that time does not run

@@ -25,7 +25,7 @@ from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import AnswerCheckpoint, Effect, FinishJob, Notify
 from flowdist.control.protocol.ids import OfAttempt
 from flowdist.errors import FlowdistError
-from flowdist.record.journal import FORMAT, Header, Line, Record, record
+from flowdist.record.journal import Header, Line, Record, record
 from flowdist.record.reader import JOURNAL, BadLine
 from flowdist.record.status import RecentDecisions
 from flowdist.record.timesheet import Timesheet
@@ -47,8 +47,7 @@ class Difference(NamedTuple):
     def is_wording(self) -> bool:
         """Return whether only messages differ, and every order is the same.
 
-        Versions of flowdist differ in the words of their messages, and in what they say beside a decision: format 3 has
-        no notice of a first step.
+        Versions of flowdist differ in the words of their messages, and in what they say beside a decision.
         """
         return _without_words(self.line.effects) == _without_words(self.decided)
 
@@ -69,7 +68,7 @@ class Replay:
     the first event whose recorded effects the controller did not repeat; None if it repeated all.
 
     Args:
-        header: First line of the record: the graph, the expected nodes and the format.
+        header: First line of the record: the graph and the expected nodes.
         strict: Raise `ReplayError` when the controller's orders differ, instead of only keeping `difference`.
         source: The file of the record, for messages.
     """
@@ -81,7 +80,7 @@ class Replay:
         self.last: Record | None = None
         self.n = self.t_ns = 0
         self.difference: Difference | None = None
-        self._format, self._is_strict = header.format, strict
+        self._is_strict = strict
         self._source, self._lines = source, 1
 
     @property
@@ -97,8 +96,7 @@ class Replay:
     def hear(self, line: Line, *, counted_as: Line | None = None) -> Difference | None:
         """Give the next line to the controller, the timesheet and the recent decisions.
 
-        Lines other than events, such as faults, concern the timesheet alone. In a record of an older format, other
-        words in messages are no difference.
+        Lines other than events, such as faults, concern the timesheet alone.
 
         Args:
             line: The next line of the record.
@@ -113,7 +111,6 @@ class Replay:
             BadLine: if the event cannot be replayed. The state is that of no moment then.
         """
         if isinstance(line, Header):
-            self._format = line.format
             return None
         self._lines += 1
         if not isinstance(line, Record):
@@ -123,8 +120,6 @@ class Replay:
             raise self._bad_line(f"event {line.n} ({type(line.event).__name__}) cannot be: {why}")
         decided = self._advance(line, counted_as)
         difference = Difference(line, decided) if decided != line.effects else None
-        if difference is not None and self._format < FORMAT and difference.is_wording:
-            difference = None  # earlier versions had other words for the same decisions
         if self._is_strict and difference is not None and not difference.is_wording:
             raise ReplayError(difference.text, help=HELP)
         self.difference = self.difference or difference

@@ -150,11 +150,12 @@ def test_a_users_mistake_is_told_in_words_with_exit_code_2(arguments: list[str],
 
 @pytest.mark.parametrize("encoding", ["latin-1:strict", "ascii:strict", "ascii:surrogateescape"])
 def test_what_the_terminal_cannot_encode_is_replaced(tmp_path: Path, encoding: str) -> None:
-    trace = str(tmp_path / "trace.jsonl")
-    assert flowdist("simulate", GANG, "--until", "1m", "--trace", trace).exit_code == 4
+    trace = tmp_path / "trace.jsonl"
+    assert flowdist("simulate", GANG, "--until", "1m", "--fail", "node1@30s", "--trace", str(trace)).exit_code == 4
+    trace.write_text(trace.read_text().replace('"target":"node1"', '"target":"\u4e2d1"'), encoding="utf-8")
     limited = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
-    done = process("timeline", trace, "--format", "text", text=None, encoding="latin-1", env=limited)
-    assert done.returncode == 0 and "trainer/0" in done.stdout and "?" in done.stdout, done.stderr
+    done = process("replay", str(trace), "--log", text=None, encoding="latin-1", env=limited)
+    assert done.returncode == 0 and "node1@30s hits ?1\n" in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,6 @@ logs \x1b[2J
 list
 report
 report RUN\x1b[2J
-timeline --format text
 timeline --format html -o -
 timeline --format perfetto -o -
 timeline \x9b2J
@@ -178,7 +177,7 @@ def test_the_terminal_of_a_run_obeys_neither_workers_nor_events(
 def test_files_for_the_browser_have_no_such_text_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     _run(tmp_path / "runs/run-1", _encodable(ALL) + "</script><script>alert(1)</script>")
-    for name in ("page.html", "trace.json", "lanes.txt"):
+    for name in ("page.html", "trace.json"):
         shown("timeline", "run-1", "-o", name)
         content = (tmp_path / name).read_text()
         assert obeyed(content, colours=False, unseen=True) == []

@@ -44,6 +44,16 @@ def test_the_scripts_own_options_come_after_two_dashes(line: str, help: str) -> 
     assert output(f"run {line}").endswith(f"\nhelp: the script's own arguments come after --: {help}\n")
 
 
+@pytest.mark.parametrize("line", ["--predict", "jobs.py --workload w.toml", "--predict --workload=w.toml --on slurm"])
+def test_a_run_is_predicted_by_its_report(line: str) -> None:
+    text = "a run is predicted when it is over: flowdist report RUN --workload workload.toml"
+    assert output(f"run {line}").endswith(f"\nhelp: {text}\n")
+    own = output("run train.py --workload w.toml")
+    assert text in own and own.endswith(
+        "; the script's own arguments come after --: flowdist run train.py -- --workload w.toml\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("line", "help"),
     [

@@ -79,7 +79,7 @@ def test_only_the_role_that_makes_the_checkpoint_counts_its_steps_alike():
 
 
 def test_a_record_without_the_warning_replays_all_the_same():
-    """Earlier versions did not warn, and a notice orders nothing."""
+    """A notice orders nothing."""
     talk = failed_at_250()
     step(talk, 270, 51)
     header = Header(talk.graph, ("node0",))

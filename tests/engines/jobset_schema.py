@@ -36,14 +36,9 @@ class Strict(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Metadata(Strict):
-    name: Name = ""
-    generateName: Annotated[str, Meta(pattern=r"^[a-z]([-a-z0-9]*)-$", max_length=31)] = ""
+    name: Name
     namespace: Label = ""
     labels: Labels = {}
-
-    def __post_init__(self) -> None:
-        if bool(self.name) == bool(self.generateName):
-            raise ValueError("an object has a name, or the beginning of one")
 
 
 # Pods (v1)
@@ -165,26 +160,7 @@ class PodAffinity(Strict):
     requiredDuringSchedulingIgnoredDuringExecution: list[Term] = []
 
 
-class Expression(Strict):
-    key: str
-    operator: Literal["In", "NotIn"]
-    values: Annotated[list[str], Meta(min_length=1)]
-
-
-class Expressions(Strict):
-    matchExpressions: list[Expression]
-
-
-class SelectorTerms(Strict):
-    nodeSelectorTerms: list[Expressions]
-
-
-class NodeAffinity(Strict):
-    requiredDuringSchedulingIgnoredDuringExecution: SelectorTerms
-
-
 class Affinity(Strict):
-    nodeAffinity: NodeAffinity | None = None
     podAffinity: PodAffinity | None = None
     podAntiAffinity: PodAffinity | None = None
 

@@ -20,12 +20,9 @@ import pytest
 from flowdist.control.fleet.values import Launch, Seen, Size
 from flowdist.engines.by_hand import ByHand
 from flowdist.engines.interface import Engine
-from flowdist.engines.jobset.engine import JobSets
-from flowdist.engines.jobset.options import JobSetOptions
 from flowdist.engines.local import LocalProcesses
 from flowdist.engines.slurm.engine import Folders, Slurm
 from flowdist.engines.slurm.options import read_options
-from tests.engines.fakes import kubectl as fake_kubectl
 from tests.engines.fakes import slurm as fake_slurm
 from tests.lab.network import LabUnavailable
 from tests.slurm.cluster import Cluster, why_unavailable
@@ -121,7 +118,7 @@ class Person:
 REAL = pytest.param("real slurm", marks=[pytest.mark.real, pytest.mark.slow])
 
 
-@pytest.fixture(params=["local", "hand", "slurm", "jobset", REAL])
+@pytest.fixture(params=["local", "hand", "slurm", REAL])
 def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     (tmp_path / "member.py").write_text(MEMBER)
     person = Person()
@@ -129,10 +126,6 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         bench = Bench(LocalProcesses(tmp_path), tmp_path, {})
     elif request.param == "hand":
         bench = Bench(ByHand(person.read), tmp_path, {}, sees=False)
-    elif request.param == "jobset":
-        fake_kubectl.install(tmp_path / "fake")
-        monkeypatch.setenv("PATH", f"{tmp_path / 'fake'}:{os.environ['PATH']}")
-        bench = Bench(JobSets(JobSetOptions(image="job:1", name="job", token_secret="token")), tmp_path, {})
     else:
         if request.param == "slurm":
             fake_slurm.install(tmp_path / "fake")

@@ -13,9 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from flowdist.control.fleet.values import Launch, Size
 from flowdist.dsl.load import load_topology
-from flowdist.engines.jobset.manifests import JOBSET_VERSION, documents, manifest_text, member_jobset
+from flowdist.engines.jobset.manifests import JOBSET_VERSION, documents, manifest_text
 from flowdist.engines.jobset.options import read_options
 from flowdist.engines.jobset.webhook import objections
 from flowdist.errors import FlowdistError
@@ -115,8 +114,7 @@ def test_a_changed_name_of_any_field_is_found(rich: RoleGraph) -> None:
 
 def test_a_changed_name_of_any_field_of_the_schema_is_found(rich: RoleGraph) -> None:
     """Each field of the schema stands in some export: under another name in the schema, that export does not fit."""
-    launch = Launch("m1", "job m1", "", Size(2, 1, 1 << 30), ("true",), ("machine7",))
-    written = [*exported(rich, *FULL), *exported(rich), member_jobset(launch, read_options(FULL, rich))]
+    written = [*exported(rich, *FULL), *exported(rich)]
     used = {place[-1] for document in written for place in places(document)}
     structs = [each for each in vars(jobset_schema).values() if isinstance(each, type)]
     names = {name for each in structs if issubclass(each, msgspec.Struct) for name in each.__struct_fields__}
@@ -244,12 +242,6 @@ def test_options_that_are_wrong_are_named_all_at_once(rich: RoleGraph) -> None:
     assert "-o image=IMAGE is missing" in error.value.message and "did you mean 'image'" in error.value.message
 
 
-@pytest.mark.parametrize("title", ["7up", "-", "x" * 29 + "-y", "A b", "é"])
-def test_any_title_makes_a_name_of_kubernetes(title: str, rich: RoleGraph) -> None:
-    launch = Launch("m1", title, "", Size(), ("true",))
-    assert validate(member_jobset(launch, read_options(WORDS, rich)))
-
-
 def test_two_secrets_of_one_file_are_one_mount(tmp_path: Path) -> None:
     env = '{"A": Secret(file="/run/key"), "B": Secret(file="/run/key")}'
     (tmp_path / "t.py").write_text(
@@ -257,16 +249,3 @@ def test_two_secrets_of_one_file_are_one_mount(tmp_path: Path) -> None:
     )
     found = exported(graph_of(tmp_path / "t.py"))
     assert validate(found[-1]) and objections(found) == []
-
-
-def test_a_member_that_flowdist_submits_fits_the_schema_and_avoids_hosts(rich: RoleGraph) -> None:
-    launch = Launch("m1", "Job_7 m1", "", Size(2, 1, 1 << 30), ("flowdist", "join"), ("machine7",))
-    jobset = validate(member_jobset(launch, read_options(WORDS, rich)))
-    assert isinstance(jobset, JobSet) and jobset.metadata.generateName == "job-7-m1-"
-    pod = jobset.spec.replicatedJobs[0].template.spec.template.spec
-    assert pod.containers[0].resources.limits == {"memory": "1536Mi", "nvidia.com/gpu": "1"}
-    assert pod.affinity is not None and pod.affinity.nodeAffinity is not None
-    (term,) = pod.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms
-    assert [(each.key, each.operator, each.values) for each in term.matchExpressions] == [
-        ("kubernetes.io/hostname", "NotIn", ["machine7"])
-    ]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -74,13 +74,7 @@ VALUES = st.recursive(
 )
 
 
-NO_YAML = pytest.mark.skipif(find_spec("yaml") is None, reason="not installed: pip install flowdist[dev]")
-
-
-@NO_YAML
 def test_a_reader_gets_each_nasty_text_as_it_was_written() -> None:
-    import yaml
-
     texts = NASTY + LINES
     document = {
         "list": texts,
@@ -91,13 +85,10 @@ def test_a_reader_gets_each_nasty_text_as_it_was_written() -> None:
 
 
 @pytest.mark.slow
-@NO_YAML
 @given(st.lists(st.dictionaries(TEXTS, VALUES, min_size=1, max_size=5), max_size=3))
 @example([{"a": {"b": [{"c": "d\ne\n", "f": {}}, {"g": []}]}}])
 @settings(max_examples=60, deadline=None)
 def test_a_reader_gets_what_was_written(documents: list[dict[str, Any]]) -> None:
-    import yaml
-
     assert list(yaml.safe_load_all(to_yaml(documents))) == documents
 
 
@@ -127,8 +118,3 @@ text: |
     second
 """
     )
-
-
-def test_only_what_manifests_have_is_written() -> None:
-    with pytest.raises(TypeError, match="manifests have no float"):
-        to_yaml([{"a": 1.5}])

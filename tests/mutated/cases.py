@@ -234,7 +234,7 @@ def _run_folder(folder: Path, graph: bytes, journal: bytes) -> Case:
             ["replay", path],
             ["replay", path, "--state"],
             ["replay", path, "--log"],
-            ["timeline", path, "--format", "text", "-o", "-"],
+            ["timeline", path, "--format", "perfetto", "-o", "-"],
             ["timeline", path, "-o", "-"],
             ["diff", path, path],
             ["replay", path, "--fail", "node1@30s"],

@@ -146,7 +146,7 @@ def test_a_trace_has_no_checks_and_is_checked_for_order(lines: Lines, number: in
     assert bad is not None and bad.message.startswith(f"journal.jsonl:{number}: {words}"), bad
 
 
-def test_a_journal_of_an_old_format_is_continued_with_checks_and_from_there_each_line_has_one():
+def test_a_record_without_checks_is_continued_with_them_and_from_there_each_line_has_one():
     old = [without_check(line) for line in GOOD]
     _, _, reader = read_whole_lines(b"".join(old[:4]))
     lines = read_whole_lines(b"".join(GOOD))[0]

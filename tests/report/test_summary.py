@@ -14,7 +14,8 @@ from flowdist.testing.kit import graph_of
 def summary(restarted: list[str], buckets: list[str], roles: tuple[str, ...] = ("trainer",)) -> dict[str, Any]:
     role = {"outcome": None, "generations": 1, "restarts": 0, "charged": 0, "budget": None, "step": 1}
     incident = {"number": 1, "t_s": 1.0, "kind": "exit", "root": "x", "reason": "x", "result": "recovered"}
-    incident |= {"restarted": restarted, "stayed_in_place": [], "charged_to": None, "took_s": 1.0}
+    incident |= {"restarted": restarted, "stayed_in_place": [], "charged_to": None, "took_s": 1.0, "moved": {}}
+    incident |= {"first_step_s": None}
     return {
         "outcome": "succeeded",
         "reason": "",

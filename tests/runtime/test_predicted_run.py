@@ -1,4 +1,4 @@
-"""A real run that is predicted while it lasts, with times that an earlier run has shown, and its report."""
+"""The report of a real run that is predicted with times that an earlier run has shown."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from flowdist.cli.predict.saved import read_predictions
 from tests.runtime.harness import Job
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
@@ -41,31 +40,23 @@ def flowdist(folder: Path, *arguments: str) -> str:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
 
 
-def test_a_run_shows_what_is_expected_of_each_incident_and_its_report_what_came(tmp_path: Path) -> None:
+def test_the_report_of_a_run_shows_what_was_to_be_expected_with_times_of_another_run(tmp_path: Path) -> None:
     (tmp_path / "topology.py").write_text(TOPOLOGY)
     (tmp_path / "train.py").write_text(TRAIN)
-    with Job(tmp_path, "--predict", "--quiet", "--fail", KILL) as job:
+    with Job(tmp_path, "--quiet", "--fail", KILL) as job:
         assert job.finish() == 0, job.text
-        assert "nothing is predicted: no times are known of trainer" in job.text
-        assert not (job.run_dir / "prediction.json").exists()
         name = job.run_dir.name
     flowdist(tmp_path, "calibrate", f"runs/{name}", "-o", "workload.toml")
-    with Job(tmp_path, "--predict", "--quiet", "--fail", LOSS, "--fail", "trainer/0@step=trainer,44") as job:
+    with Job(tmp_path, "--quiet", "--fail", LOSS, "--fail", "trainer/0@step=trainer,44") as job:
         assert job.finish() == 0, job.text
         assert job.alive() == []
-        found = read_predictions(job.run_dir)
-    assert "predicted: the job succeeds after" in job.text, job.text
-    assert "incident 1: predicted: re-formed after" in job.text, job.text
-    assert "predicted beside actual: flowdist report" in job.text and "not predicted" not in job.text
-    assert found is not None and found.times == "workload.toml"
-    told, values = flowdist(tmp_path, "report"), json.loads(flowdist(tmp_path, "report", "--json"))["predicted"]
-    assert "Predicted beside actual" in told and "1. node_lost of node1: re-formed" in told
-    assert "lost work of trainer" in told and "decisions" in told
-    assert len(values["incidents"]) == len(found.incidents) >= 2
+    told = flowdist(tmp_path, "report", "--workload", "workload.toml")
+    values = json.loads(flowdist(tmp_path, "report", "--workload", "workload.toml", "--json"))["predicted"]
+    assert "Predicted beside actual (with all faults known; times: workload.toml)" in told
+    assert "1. node_lost of node1: re-formed" in told and "lost work of trainer" in told and "decisions" in told
+    assert len(values["incidents"]) >= 2
     for one in values["incidents"]:
         assert one["why"] == "", told
         assert one["re_formed_ns"]["predicted"] > 0 and one["re_formed_ns"]["actual"] > 0
         assert one["next_step_ns"]["error"] is not None and one["decisions"] == [], told
     assert values["job"]["lasted_ns"]["error"] is not None and values["job"]["goodput"]["predicted"] is not None
-    afterwards = flowdist(tmp_path, "report", "--workload", "workload.toml")
-    assert "(with all faults known; times: workload.toml)" in afterwards

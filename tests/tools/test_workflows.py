@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-
-if find_spec("yaml") is None:
-    pytest.skip("PyYAML is not installed: pip install flowdist[dev]", allow_module_level=True)
 
 from tools.check_workflows import ROOT, findings, main, targets_of, templates
 

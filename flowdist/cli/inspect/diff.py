@@ -74,7 +74,7 @@ def _by_incident(records: list[RecordFile], names: tuple[str, str], as_json: boo
         stories.append(story_of(record.header, record))
     found = align(*stories)
     if as_json:
-        print_json("diff", 2, **side_by_side_of(found))
+        print_json("diff", **side_by_side_of(found))
     else:
         click.echo(side_by_side_text(found, names), nl=False)
     return not found.differences

@@ -182,7 +182,7 @@ def _show_state(play: Replay, as_json: bool) -> None:
     from flowdist.report.record.state import state_of, state_text
 
     if as_json:
-        print_json("state", 2, differs_at=play.n_different, **state_of(play.job, play.last))
+        print_json("state", differs_at=play.n_different, **state_of(play.job, play.last))
     else:
         click.echo(state_text(play.job, play.last), nl=False)
 

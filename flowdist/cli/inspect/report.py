@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 @workload_option
 def command(named: RunOptions, workload_file: str | None) -> None:
     """Report a run: its end and the reason, goodput and use of time, each incident with what it restarted and which
-    role paid, and the root cause. Of a run with --predict, the predictions stand beside what happened.
+    role paid, and the root cause. With --workload, what the simulator expects of the run stands beside what happened.
 
     \b
     flowdist report                  the newest run, running or over
     flowdist report word2vec-2026 --json
-    flowdist report --workload workload.toml     predicted now, with these times, beside what happened
+    flowdist report --workload workload.toml     predicted with these times, beside what happened
 
     RUN is the run's name, the beginning of its name, or its folder. flowdist timeline draws the run, flowdist replay
     shows it event by event.
@@ -48,39 +48,37 @@ def command(named: RunOptions, workload_file: str | None) -> None:
             f"warning: {warning}", err=True
         )  # the root cause quotes a log, which is not masked; the written summary is
     starts = environment_of(run_dir)
-    predicted, unusable = _predicted(run_dir, workload_file, summary)
+    predicted = _predicted(run_dir, workload_file, summary)
     if named.as_json:
         more: dict[str, Any] = {"run": run_dir.name, "run_dir": str(run_dir), "state": end.state, "starts": starts}
-        more |= {"predicted": predicted, "not_predicted": unusable}
+        more |= {"predicted": predicted}
         print_json("report", **{**summary, **more})  # the folder may have been moved since the summary was written
     else:
-        _show(run_dir, end, summary, starts, mask, _predicted_lines(predicted, unusable))
+        _show(run_dir, end, summary, starts, mask, _predicted_lines(predicted))
     if record is not None:
         record.finish()
 
 
-def _predicted(run_dir: Path, workload_file: str | None, summary: dict[str, Any]) -> tuple[dict[str, Any] | None, str]:
-    """Return the predictions of the run beside what it was, and why there are none although there should be.
+def _predicted(run_dir: Path, workload_file: str | None, summary: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the prediction of the run with the times of a workload.toml beside what it was; None without such a file.
 
     Raises:
         FlowdistError: The run cannot be predicted with this workload.toml.
     """
-    from flowdist.runtime.run_folder.folder import PREDICTION  # as above
-
-    if workload_file is None and not (run_dir / PREDICTION).exists():
-        return None, ""
+    if workload_file is None:
+        return None
     from flowdist.cli.predict.reported import reported  # the simulator: not needed by other reports
 
     return reported(run_dir, workload_file, summary)
 
 
-def _predicted_lines(predicted: dict[str, Any] | None, unusable: str) -> list[str]:
-    """Return the lines about predictions: none if the run has none, and none was asked for."""
-    if predicted is not None:
-        from flowdist.cli.predict.comparison import comparison_text  # as above
+def _predicted_lines(predicted: dict[str, Any] | None) -> list[str]:
+    """Return the lines of the prediction; none if none was asked for."""
+    if predicted is None:
+        return []
+    from flowdist.cli.predict.comparison import comparison_text  # as above
 
-        return ["", *comparison_text(predicted)]
-    return ["", f"the predictions of the run are not shown: {unusable}"] if unusable else []
+    return ["", *comparison_text(predicted)]
 
 
 def _show(

@@ -12,15 +12,13 @@ import click
 from flowdist.cli.shared.common import format_of, verb, write
 from flowdist.cli.shared.completion import complete_run
 from flowdist.cli.shared.records import RecordFile, find_record, refuse_macro
-from flowdist.cli.shared.terminal import rich_console
 from flowdist.errors import FlowdistError
 
 if TYPE_CHECKING:
     from flowdist.report.record.timeline import Timeline
 
-FORMATS = {"html": ".html", "perfetto": ".json", "text": ".txt"}
+FORMATS = {"html": ".html", "perfetto": ".json"}
 SUFFIXES = {suffix: form for form, suffix in FORMATS.items()} | {".htm": "html"}
-PLAIN_WIDTH = 120  # characters of a line, if the output is not a terminal
 
 
 @verb("timeline")
@@ -34,9 +32,9 @@ def command(file: str, output: str | None, form: str | None) -> None:
     flowdist timeline runs/latest                      writes timeline.html into that folder
     flowdist timeline trace.jsonl -o out.html          a trace of flowdist simulate --trace trace.jsonl
     flowdist timeline trace.jsonl --format perfetto    trace.json, for ui.perfetto.dev or chrome://tracing
-    flowdist timeline runs/latest --format text        in the terminal, in its full width
 
     FILE is a run, by its name in runs/ or its folder, or a trace (default: the newest run). The page needs no network.
+    flowdist report tells of the incidents on a terminal, flowdist replay --log of every event.
     Exit code 3 if this version of flowdist decides differently from the record; the timeline ends there.
     """
     path = find_record(file)
@@ -44,14 +42,15 @@ def command(file: str, output: str | None, form: str | None) -> None:
     record = RecordFile(path)
     refuse_macro(record.header, str(path))
     timeline = _timeline(record)
-    if form == "text" and output is None:
-        _print(timeline)
-    elif output == "-":
+    if output == "-":
         click.echo(_content(timeline, form).decode(), nl=False)
     else:
         target, content = Path(output) if output is not None else _beside(path, form), _content(timeline, form)
         write(target, content)
-        click.echo(f"{target}: {len(timeline.attempts)} attempts, {len(content) / 1e3:,.0f} kB", err=True)
+        size = (
+            f"{len(timeline.attempts)} attempts, {len(timeline.job.incidents)} incidents, {len(content) / 1e3:,.0f} kB"
+        )
+        click.echo(f"{target}: {size}", err=True)
     if timeline.differs_at is not None:
         click.echo(f"event {timeline.differs_at} is decided otherwise by now; the timeline ends there", err=True)
         sys.exit(3)
@@ -72,25 +71,13 @@ def _timeline(record: RecordFile) -> Timeline:
 
 
 def _content(timeline: Timeline, form: str) -> bytes:
-    """Return the bytes of the file of a timeline in this format: html, perfetto or text."""
+    """Return the bytes of the file of a timeline in this format: html or perfetto."""
     from flowdist.report.record.page import timeline_page
     from flowdist.report.record.perfetto import perfetto_json
-    from flowdist.report.record.terminal import terminal_timeline
     from flowdist.runtime.run_folder.runs import known_mask
 
-    if form == "text":
-        return "".join(f"{line.plain.rstrip()}\n" for line in terminal_timeline(timeline, PLAIN_WIDTH)).encode()
     mask = known_mask(timeline.header.graph, os.environ)
     return timeline_page(timeline, mask=mask).encode() if form == "html" else perfetto_json(timeline, mask)
-
-
-def _print(timeline: Timeline) -> None:
-    """Print the timeline: on a terminal in colours and in its width, else in PLAIN_WIDTH."""
-    from flowdist.report.record.terminal import terminal_timeline
-
-    console = rich_console(soft_wrap=True)
-    for line in terminal_timeline(timeline, console.width if console.is_terminal else PLAIN_WIDTH):
-        console.print(line)
 
 
 def _beside(path: Path, form: str) -> Path:

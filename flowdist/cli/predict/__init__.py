@@ -1,5 +1,4 @@
-"""Predictions of real runs on the command line: made while a run lasts, kept in its folder, and compared afterwards.
+"""Predictions of recorded runs on the command line: what the simulator expects of a run, beside what it was.
 
-The simulator plays in processes of its own (`helper`), never in that of the run. These modules decide nothing about a
-job.
+These modules decide nothing about a job.
 """

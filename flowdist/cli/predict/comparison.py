@@ -1,4 +1,4 @@
-"""Predicted beside actual: the predictions of a run compared with its record, as values and as text.
+"""Predicted beside actual: what the simulator expects of a run compared with its record, as values and as text.
 
 A figure is compared only if both sides count alike. Where workers do not report their saving, it counts as work on both
 sides. What a role without progress has lost is not known, so the goodput is that of the other tasks, on both sides.
@@ -6,10 +6,9 @@ sides. What a role without progress has lost is not known, so the goodput is tha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from flowdist.cli.predict.saved import Predictions
 from flowdist.record.accounts import BUCKETS, Bucket, productive_share
 from flowdist.record.story import IncidentStory, story_of
 from flowdist.report.record.alike import as_in_record, silent_roles
@@ -17,21 +16,21 @@ from flowdist.report.record.summary import rounded
 from flowdist.report.table import table
 from flowdist.sim.calibration.calibration import calibrate
 from flowdist.sim.calibration.observe import observe
-from flowdist.sim.forecast import ExpectedIncident, ExpectedJob, losses_by_incident
+from flowdist.sim.forecast import Expected, ExpectedIncident, ExpectedJob, losses_by_incident
 from flowdist.sim.prediction import Figure, Run
 
 LISTED = 5  # decisions that differ
-ALIKE = 0.0005  # shares that differ by less are the same text
 
 
-def compare(run: Run, predictions: Predictions, summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return predictions beside what the run was, as plain values for --json. Times are in ns.
+def compare(run: Run, times: str, expected: Expected, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the expectation of a run beside what it was, as plain values for --json. Times are in ns.
 
     Each figure has `predicted`, `actual` and `error`, a share of the actual one; None is what is not known.
 
     Args:
         run: The record of the run.
-        predictions: What was expected of it.
+        times: Where the times of the workers come from, in words.
+        expected: What the simulator expects of it.
         summary: The summary of the run: `summary_of` and `time_of_run`.
 
     Raises:
@@ -41,23 +40,17 @@ def compare(run: Run, predictions: Predictions, summary: Mapping[str, Any]) -> d
     losses, silent = losses_by_incident(observed), silent_roles(summary.get("not_reported", {}))
     lasted_ns = story.lasted_ns if summary["outcome"] is not None else None
     incidents = []
-    for one in story.incidents:
+    for one, other in zip(story.incidents, expected.incidents, strict=True):
         lost = {role: ns for role, ns in losses.get(one.number, {}).items() if role not in silent}
-        incidents.append(_incident(one, predictions.incident(one.number), lost, lasted_ns))
-    values = {"times": predictions.times, "is_afterwards": predictions.is_afterwards, "problem": predictions.problem}
-    untold = [name for name, times in calibrate([observed]).roles.items() if not times.tells_saving]
-    job = _job(predictions.job, summary, untold, silent, lasted_ns) if predictions.job is not None else None
-    tasks = job["goodput"]["of"] if job is not None else []
-    notes = list(_silent_texts(silent, tasks))
-    if predictions.job is not None and job is not None and not predictions.is_afterwards:
-        notes += _announced_text(predictions.job, job["goodput"]["predicted"], tasks, untold)
+        incidents.append(_incident(one, other, lost))
+    untold = [name for name, role in calibrate([observed]).roles.items() if not role.tells_saving]
+    job = _job(expected.job, summary, untold, silent, lasted_ns)
     return {
-        **values,
-        "flowdist": predictions.flowdist,
+        "times": times,
         "job": job,
         "incidents": incidents,
-        "more_incidents": list(predictions.more),
-        "not_compared": notes,
+        "more_incidents": list(expected.more),
+        "not_compared": list(_silent_texts(silent, job["goodput"]["of"])),
     }
 
 
@@ -66,16 +59,6 @@ def _silent_texts(silent: Collection[str], tasks: Collection[str]) -> Iterator[s
     rest = f"the goodput is that of {', '.join(tasks)}, without {{}}" if tasks else "no goodput can be compared"
     for name in silent:
         yield f"{name} reported no step numbers, so its lost work is not known, and {rest.format(name)}"
-
-
-def _announced_text(job: ExpectedJob, shown: float | None, tasks: Sequence[str], untold: Collection[str]) -> list[str]:
-    """Return a sentence if the goodput that was predicted before the run is another one than the one that is shown."""
-    if job.goodput is None or (shown is not None and abs(job.goodput - shown) < ALIKE):
-        return []
-    text = f"before the run, a goodput of {100 * job.goodput:.1f} % was predicted"
-    whys = [f"it is that of {', '.join(job.tasks)}"] if tuple(tasks) != job.tasks else []
-    whys += [f"saving is no work in it, and the workers of {', '.join(untold)} do not report theirs"] if untold else []
-    return [f"{text}: {'; '.join(whys)}" if whys else text]
 
 
 def _job(
@@ -101,32 +84,26 @@ def _goodput(
     return productive_share(tasks, as_in_record(whole, untold, unsaved))
 
 
-def _incident(
-    one: IncidentStory,
-    expected: ExpectedIncident | None,
-    lost: Mapping[str, int],
-    lasted_ns: int | None,
-) -> dict[str, Any]:
+def _incident(one: IncidentStory, expected: ExpectedIncident, lost: Mapping[str, int]) -> dict[str, Any]:
     """Return one incident, predicted beside actual: times, lost work by role, and decisions that differ.
 
     What a role has lost is not known (None) where the generation after the incident reported no step.
     """
-    found: dict[str, Any] = {"number": one.number, "kind": one.kind, "root": one.root}
-    if expected is None or expected.why:
-        return {**found, "why": expected.why if expected is not None else "nothing was predicted"}
+    found: dict[str, Any] = {"number": one.number, "kind": one.kind, "root": one.root, "why": expected.why}
+    story = expected.story
+    if story is None:
+        return found
     roles = [role for role in dict.fromkeys([*expected.lost_ns, *lost]) if expected.lost_ns.get(role) or lost.get(role)]
     return {
         **found,
-        "why": "",
-        "re_formed_ns": _figure(expected.re_formed_ns, one.re_formed_ns),
-        "next_step_ns": _figure(_first_step_ns(expected), _first_step_ns(one)),
+        "re_formed_ns": _figure(story.re_formed_ns, one.re_formed_ns),
+        "next_step_ns": _figure(_first_step_ns(story), _first_step_ns(one)),
         "lost_ns": {role: _figure(expected.lost_ns.get(role, 0), lost.get(role)) for role in roles},
-        "lasted_ns": _figure(expected.job.lasted_ns if expected.job is not None else None, lasted_ns),
-        "decisions": list(_differences(expected, one)),
+        "decisions": list(_differences(story, one)),
     }
 
 
-def _first_step_ns(one: ExpectedIncident | IncidentStory) -> int | None:
+def _first_step_ns(one: IncidentStory) -> int | None:
     """Return the time until the first step after an incident; None if no step is known, as of services.
 
     `next_step_ns` is that of the re-formation then.
@@ -134,7 +111,7 @@ def _first_step_ns(one: ExpectedIncident | IncidentStory) -> int | None:
     return one.next_step_ns if one.next_step_ns != one.re_formed_ns else None
 
 
-def _differences(expected: ExpectedIncident, one: IncidentStory) -> Iterator[str]:
+def _differences(expected: IncidentStory, one: IncidentStory) -> Iterator[str]:
     """Yield the decisions about an incident that differ.
 
     A job that ends before a step is reported has re-formed, and is not known to have recovered: that is no decision.
@@ -161,11 +138,9 @@ def comparison_text(values: Mapping[str, Any]) -> list[str]:
     Args:
         values: The values of `compare`.
     """
-    when = "with all faults known" if values["is_afterwards"] else "before the run, and as each incident opened"
-    lines = [f"Predicted beside actual ({when}; times: {values['times']})"]
-    if rows := [*_job_rows(values["job"]), *(row for one in values["incidents"] for row in _incident_rows(one))]:
-        lines += table([("", "predicted", "actual", "off by"), *rows])
-    lines += [f"the job was not predicted: {values['problem']}"] if values["problem"] else []
+    lines = [f"Predicted beside actual (with all faults known; times: {values['times']})"]
+    rows = [*_job_rows(values["job"]), *(row for one in values["incidents"] for row in _incident_rows(one))]
+    lines += table([("", "predicted", "actual", "off by"), *rows])
     known = [one for one in values["incidents"] if not one["why"]]
     lines += [f"{_name(one)}: not predicted: {one['why']}" for one in values["incidents"] if one["why"]]
     lines += values["more_incidents"]
@@ -178,9 +153,7 @@ def comparison_text(values: Mapping[str, Any]) -> list[str]:
     return [*lines, *values["not_compared"]]
 
 
-def _job_rows(job: Mapping[str, Any] | None) -> Iterator[tuple[str, ...]]:
-    if job is None:
-        return
+def _job_rows(job: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     yield ("outcome", *(job["outcome"][side] or "unfinished" for side in ("predicted", "actual")), "")
     yield ("the job", *_texts(job["lasted_ns"]))
     predicted, actual = (job["goodput"][side] for side in ("predicted", "actual"))
@@ -198,7 +171,6 @@ def _incident_rows(one: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
         yield ("   first step", *_texts(one["next_step_ns"]))
     for role, figure in one["lost_ns"].items():
         yield (f"   lost work of {role}", *_texts(figure))
-    yield ("   the job, as expected then", *_texts(one["lasted_ns"]))
 
 
 def _name(one: Mapping[str, Any]) -> str:

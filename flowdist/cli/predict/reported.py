@@ -1,4 +1,4 @@
-"""Predictions of a run for `flowdist report`: those in the folder of the run, or one that is made afterwards."""
+"""Prediction of a recorded run for `flowdist report`: what the simulator expects with given times, beside what came."""
 
 from __future__ import annotations
 
@@ -6,56 +6,42 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from flowdist.cli.predict.comparison import compare
-from flowdist.cli.predict.saved import Predictions, read_predictions
-from flowdist.cli.predict.times import find_times
 from flowdist.cli.shared.records import RecordFile
 from flowdist.cli.shared.workloads import with_workload_file
 from flowdist.errors import FlowdistError
+from flowdist.graph import RoleSpec, WorkloadSpec
 from flowdist.record.reader import JOURNAL
-from flowdist.sim.forecast import expect_afterwards
+from flowdist.sim.forecast import expect
 from flowdist.sim.prediction import Run
 
+HELP = "flowdist calibrate RUN -o workload.toml measures them in a run"
 
-def reported(run_dir: Path, workload_file: str | None, summary: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str]:
-    """Return the predictions of a run beside what it was, and why there are none although there should be.
+
+def reported(run_dir: Path, workload_file: str, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the prediction of a run beside what it was: the values of `compare`. All faults of the run are known.
 
     Args:
         run_dir: Folder of the run.
-        workload_file: The workload.toml with which the run is predicted now; None: use what it has in its folder.
+        workload_file: The workload.toml with the times of the workers.
         summary: The summary of the run.
 
-    Returns:
-        The values of `compare`, None if there are none; and in words why not, empty if the run was not predicted.
-
     Raises:
-        FlowdistError: The named workload.toml cannot be used for this run, or the journal cannot be read.
+        FlowdistError: The file cannot be used for this run, or the journal cannot be read.
     """
-    if workload_file is not None:
-        run = _run_of(run_dir)
-        return compare(run, predict_afterwards(run, workload_file), summary), ""
-    try:
-        found = read_predictions(run_dir)
-        return (compare(_run_of(run_dir), found, summary), "") if found is not None else (None, "")
-    except FlowdistError as error:  # the rest of the report does not need it
-        return None, f"{error.message}; {error.help}" if error.help else error.message
-
-
-def predict_afterwards(run: Run, workload_file: str) -> Predictions:
-    """Return the prediction of a recorded run with the times of a file, all faults of the run known.
-
-    Raises:
-        FlowdistError: The file cannot be used for this run, or a line of the record cannot be replayed.
-    """
-    times = find_times(run.header.graph, workload_file)
-    if times.why_not:
-        raise FlowdistError(times.why_not)
-    _, calibration = with_workload_file(run.header.graph, workload_file)
-    job, incidents, more = expect_afterwards(run, calibration)
-    return Predictions(times.name, job=job, incidents=tuple(incidents), more=tuple(more), is_afterwards=True)
-
-
-def _run_of(run_dir: Path) -> Run:
-    """Return the record of a run, up to its first line that cannot be used."""
     record = RecordFile(run_dir / JOURNAL)
-    return Run(run_dir.name, record.header, list(record))
+    run = Run(run_dir.name, record.header, list(record))  # up to the first line that cannot be used
+    _, calibration = with_workload_file(run.header.graph, workload_file)
+    known = calibration.roles
+    if unknown := [role.name for role in run.header.graph.roles if role.name not in known and not _has_times(role)]:
+        lack = f"no workload= of its own in the topology, no table in {workload_file}"
+        raise FlowdistError(f"no times are known of {', '.join(unknown)}: {lack}", help=HELP)
+    return compare(run, workload_file, expect(run, calibration), summary)
+
+
+def _has_times(role: RoleSpec) -> bool:
+    """Return whether the topology says how the role's workers behave, by a model or a workload that is no default."""
+    bare = msgspec.structs.replace(role.workload, collective="", collective_timeout_ns=None)
+    return bool(role.simulate) or bare != WorkloadSpec()

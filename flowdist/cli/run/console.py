@@ -99,11 +99,6 @@ class Console:
         else:
             print_worker_line(text, sys.stderr if err else sys.stdout)
 
-    def hint(self, text: str) -> None:
-        """Print a line on stderr below the summary of the run; nothing if the output is JSON."""
-        if not self.shown.as_json:
-            click.echo(text, err=True)
-
 
 def load_end() -> None:
     """Import what `finish` needs, before the run: the package may be replaced on the disk while the run goes on."""

@@ -26,8 +26,6 @@ from flowdist.graph import RoleGraph
 from flowdist.text.queued_output import QueuedOutput
 
 if TYPE_CHECKING:
-    from flowdist.cli.predict.forecaster import Forecaster
-    from flowdist.cli.predict.times import Times
     from flowdist.engines.jobset.trainer_status import TrainerStatus
     from flowdist.runtime.run_folder.logs import OpenSink
     from flowdist.runtime.run_folder.owner_file import OwnerFile
@@ -99,13 +97,6 @@ interface_option = click.option(
 )
 
 
-class PredictionWanted(NamedTuple):
-    """Wish of the user that the run is predicted: a workload.toml (None: as `find_times` finds it), and --set."""
-
-    file: str | None
-    sets: tuple[str, ...]
-
-
 class RunSettings(NamedTuple):
     """Settings of one run: faults, folder, terminal, background, metrics and other hosts."""
 
@@ -121,7 +112,6 @@ class RunSettings(NamedTuple):
     opener: Callable[[Path, Show], OpenSink] | None = None  # decides where the output of workers goes
     hosting: Hosting | None = None  # lets other hosts join; the graph then has the node of this host alone
     truncate_at: int | None = None  # the first line of the resumed journal that is cut off before; None: none
-    prediction: PredictionWanted | None = None  # None: nothing is predicted
 
 
 def with_cold(graph: RoleGraph, cold: bool) -> RoleGraph:
@@ -172,7 +162,6 @@ def execute(graph: RoleGraph | None, settings: RunSettings) -> NoReturn:
         warnings = [*warnings, note]
     runs_workers = hosting is None or bool(graph.cluster.nodes)  # else all of them are on other hosts, which check
     mask = Mask(check_secrets(graph, os.environ) if runs_workers else ())
-    times = _times(graph, settings.prediction, warnings)
     if run_dir is not None and settings.truncate_at is not None:
         warnings = [*warnings, truncate_journal(run_dir, settings.truncate_at)]
     metrics = listen(settings.metrics_port) if settings.metrics_port is not None else None
@@ -190,29 +179,12 @@ def execute(graph: RoleGraph | None, settings: RunSettings) -> NoReturn:
         if metrics is not None:
             console.show("event", f"metrics at http://127.0.0.1:{metrics.getsockname()[1]}/metrics")
         port = None if metrics is None else metrics.fileno()
-        run = _Run(graph, gpus, run_dir, settings, mask, port, early, claims, times)
+        run = _Run(graph, gpus, run_dir, settings, mask, port, early, claims)
         if settings.detach:
             from flowdist.cli.run.detaching import detached  # as above
 
             detached(run_dir, settings.base, settings.shown, mask, run.supervise, early)
         sys.exit(run.supervise(console))
-
-
-def _times(graph: RoleGraph, wanted: PredictionWanted | None, warnings: list[str]) -> Times | None:
-    """Return the times by which the run is predicted, if it is to be; if it cannot be, add to `warnings` why.
-
-    Raises:
-        FlowdistError: The workload.toml cannot be used for this job.
-    """
-    if wanted is None:
-        return None
-    from flowdist.cli.predict.times import find_times  # the simulator: not needed by other runs
-
-    times = find_times(graph, *wanted)
-    if not times.why_not:
-        return times
-    warnings.append(times.why_not)
-    return None
 
 
 def _take_claims(
@@ -246,7 +218,6 @@ class _Run(NamedTuple):
     metrics: int | None  # file descriptor of the listening socket
     early: StartupSignals
     claims: Sequence[OwnerFile]
-    times: Times | None = None  # by which the run is predicted; None: it is not
 
     def supervise(self, console: Console) -> int:
         """Run the job to its end and return its exit code.
@@ -274,9 +245,8 @@ class _Run(NamedTuple):
         load_end()
         plan = self.settings.plan
         observer = console.onlooker(self.run_dir.name)
-        forecaster = self._forecaster(console, observer)
-        reporter = self._reporter(console, forecaster or observer)
-        supervisor = self._supervisor(console, reporter or forecaster or observer)
+        reporter = self._reporter(console, observer)
+        supervisor = self._supervisor(console, reporter or observer)
         supervisor.own(self.claims)
         console.now_ns = supervisor.now_ns
         if self.settings.hosting is not None:
@@ -289,33 +259,17 @@ class _Run(NamedTuple):
             if plan.rates:
                 console.show("event", f"faults at random, by --seed {self.settings.seed}: {self._expected_faults()}")
             write_environment(self.run_dir, self.graph, self.mask, __version__)
-            if forecaster is not None:
-                forecaster.start(supervisor.now_ns())
             result: RunResult = asyncio.run(supervisor.run())
             if reporter is not None:
                 reporter.close(result.job)
         finally:
             console.close()
-            if forecaster is not None:
-                forecaster.close()
-        if forecaster is not None and result.outcome != "cancelled":  # a user who cancels waits for nothing
-            forecaster.finish(result.job)
         for fault in result.unfired:
             why = why_it_never_fired(fault, result.job, result.job.now)
             console.show("warning", f"fault {fault.spec} never fired: {why}")
         drawn = {"rates": [rate.spec for rate in plan.rates], "seed": self.settings.seed} if plan.rates else {}
         finish(result, console.shown.as_json, self.mask, drawn)
-        if forecaster is not None:
-            console.hint(f"predicted beside actual: flowdist report {self.run_dir}")
         return result.outcome
-
-    def _forecaster(self, console: Console, observer: Observer | None) -> Forecaster | None:
-        """Return the observer that predicts the run, beside another one; None if the run is not predicted."""
-        if self.times is None:
-            return None
-        from flowdist.cli.predict.forecaster import Forecaster  # as in `_times`
-
-        return Forecaster(self.run_dir, self.times, self.settings.plan, console.show, observer)
 
     def _reporter(self, console: Console, observer: Observer | None) -> TrainerStatus | None:
         """Return the observer that reports to Kubeflow Trainer, beside another one; None if nobody asks for that.

@@ -10,7 +10,6 @@ import click
 from flowdist.cli.run.console import Shown
 from flowdist.cli.run.execution import (
     DisplayOptions,
-    PredictionWanted,
     RunSettings,
     cold_option,
     display_options,
@@ -31,7 +30,6 @@ from flowdist.cli.shared.options import (
     topology_options,
 )
 from flowdist.cli.shared.played import problems_of_job
-from flowdist.cli.shared.workloads import workload_option
 from flowdist.dsl.load import DEFAULT_FILE, Loaded, check_runnable, looks_like_topology
 from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import Plan
@@ -69,13 +67,6 @@ class ScriptOptions(NamedTuple):
     replicas: str | None
     max_restarts: int | None
     args: tuple[str, ...]
-
-
-class PredictionOptions(NamedTuple):
-    """Options for the prediction of the run: a file of times alone asks for it, too."""
-
-    predict: bool
-    workload_file: str | None
 
 
 class StartOptions(NamedTuple):
@@ -127,12 +118,6 @@ class StartOptions(NamedTuple):
     click.option("--dryrun", is_flag=True, help="With --on: print the scripts of the members, and submit nothing."),
     click.option("--in-controller-job", is_flag=True, hidden=True),
 )
-@gathered(
-    "prediction",
-    PredictionOptions,
-    click.option("--predict", is_flag=True, help="Show what the simulator expects of the job and of each incident."),
-    workload_option,
-)
 @engine_options
 @display_options
 def command(
@@ -140,7 +125,6 @@ def command(
     script: ScriptOptions,
     faults: FaultOptions,
     start: StartOptions,
-    prediction: PredictionOptions,
     engine: EngineOptions,
     display: DisplayOptions,
 ) -> None:
@@ -155,7 +139,6 @@ def command(
     flowdist run --ui                                   with its timeline in the browser, live; the address is printed
     flowdist run --detach                               in the background: status, logs -f, scale, drain, cancel
     flowdist run --resume latest                        continue a run where it was killed
-    flowdist run --predict --workload workload.toml     and say what the simulator expects: docs/prediction.md
     flowdist run --listen host0:29400                   with each host that runs flowdist join host0:29400
     flowdist run --on slurm --nodes 2:8 -o partition=a  with 2 to 8 hosts, each of them a Slurm job
 
@@ -168,9 +151,6 @@ def command(
     check_engine(engine)
     _refuse_mixtures_with_engine(named, start, engine)
     settings = _settings(plan, named, start, display)
-    if prediction != PredictionOptions(False, None):
-        _refuse_prediction_over_hosts(start, engine)
-        settings = settings._replace(prediction=PredictionWanted(prediction.workload_file, named.sets))
     if named.target is not None and named.target.endswith(".json"):
         from flowdist.cli.run.compiled import run_compiled  # not needed for topologies
 
@@ -234,18 +214,6 @@ def _refuse_mixtures(named: TopologyOptions, start: StartOptions, plan: Plan) ->
         raise FlowdistError("--interface goes with --listen", help="write --listen host0:29400, or leave it out")
     if start.listen is not None and named.as_json:
         raise FlowdistError("--listen does not go with --json", help="leave one of the two out")
-
-
-def _refuse_prediction_over_hosts(start: StartOptions, engine: EngineOptions) -> None:
-    """Refuse to predict a job over several hosts while it runs: which of them will join, and when, is not known.
-
-    Raises:
-        FlowdistError: --listen or --on is given.
-    """
-    if start.listen is not None or engine.on:
-        option = "--listen" if start.listen is not None else f"--on {engine.on}"
-        help = "predict the run afterwards: flowdist report RUN --workload workload.toml"
-        raise FlowdistError(f"--predict does not go with {option}: which hosts will join is not known", help=help)
 
 
 def _refuse_mixtures_with_engine(named: TopologyOptions, start: StartOptions, engine: EngineOptions) -> None:

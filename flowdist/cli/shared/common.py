@@ -119,12 +119,12 @@ def problems_json(problems: Iterable[Problem]) -> list[dict[str, object]]:
     return [problem.as_dict() for problem in with_timelines(problems)]
 
 
-def print_json(kind: str, format: int = 1, /, **content: Any) -> None:
+def print_json(kind: str, /, **content: Any) -> None:
     """Print the one object of a verb under --json on stdout: `kind` names the verb's result, `content` are its keys.
 
     Keys of `content` do not replace `format` and `kind`: a file that the content was read from may have any key.
     """
-    head = {"format": format, "kind": kind}
+    head = {"format": 1, "kind": kind}
     click.echo(json.dumps({**head, **content, **head}, indent=2))
 
 

@@ -29,9 +29,7 @@ class EngineOptions(NamedTuple):
 engine_options = gathered(
     "engine",
     EngineOptions,
-    click.option(
-        "--on", default="", metavar="ENGINE", help="Engine that starts the hosts: slurm, jobset, local or hand."
-    ),
+    click.option("--on", default="", metavar="ENGINE", help="Engine that starts the hosts: slurm, local or hand."),
     repeated("-o", "words", metavar="[ROLE.]NAME=VALUE", help="An option of the engine: docs/slurm.md."),
 )
 

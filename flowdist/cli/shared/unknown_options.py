@@ -11,6 +11,8 @@ from flowdist.dsl.load import looks_like_topology
 from flowdist.torchrun.options import torchrun_name, value_of
 
 TORCHRUN = "flowdist torchrun takes torchrun's options"
+AFTERWARDS = "a run is predicted when it is over: flowdist report RUN --workload workload.toml"
+GONE = {"--predict": AFTERWARDS, "--workload": AFTERWARDS}  # options that `run` once had, each with what does as well
 
 
 class UnknownOption(click.UsageError):
@@ -50,10 +52,12 @@ def help_for_unknown(option: str, words: Sequence[str], known: Mapping[str, bool
     if meant := torchrun_name(option):
         size = _replicas(words) if meant in ("--nproc-per-node", "--nnodes") else ""
         return f"write flowdist run {script or 'train.py'} --replicas {size}; {TORCHRUN}" if size else TORCHRUN
-    if not script or looks_like_topology(script):
-        return ""
-    kept, own = _divided(words, script, known)
-    return f"the script's own arguments come after --: {shlex.join(['flowdist', 'run', *kept, '--', *own])}"
+    texts = [GONE[option]] if option in GONE else []
+    if script and not looks_like_topology(script):
+        kept, own = _divided(words, script, known)
+        line = shlex.join(["flowdist", "run", *kept, "--", *own])
+        texts.append(f"the script's own arguments come after --: {line}")
+    return "; ".join(texts)
 
 
 def _before_dashes(words: Sequence[str]) -> Sequence[str]:

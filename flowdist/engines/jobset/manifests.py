@@ -8,10 +8,8 @@ flowdist: JobSet is not asked to restart anything else.
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
-from flowdist.control.fleet.values import Launch
 from flowdist.engines.jobset import pods
 from flowdist.engines.jobset.in_image import graph_in_image
 from flowdist.engines.jobset.options import JobSetOptions
@@ -22,7 +20,6 @@ from flowdist.graph import RoleGraph, encode_graph
 JOBSET_VERSION = "v0.12.0"
 API = "jobset.x-k8s.io/v1alpha2"
 MANAGED_BY = {"app.kubernetes.io/managed-by": "flowdist"}
-MEMBER, TITLE_MAX = "member", 30
 FINAL_EXITS = [1, 2, 130]  # of `flowdist run`: the job has failed, it cannot start as it is, it was cancelled
 
 
@@ -36,27 +33,6 @@ def documents(graph: RoleGraph, options: JobSetOptions) -> list[Document]:
     checkpoints = pods.CHECKPOINT_DIR if options.checkpoint_claim and not graph.checkpoint_dir else ""
     job = pods.Job(graph_in_image(graph, options.workdir, checkpoints), graph, options)
     return [_service_account(options), _graph(job), _journal(options), _service(options), _jobset(job)]
-
-
-def member_jobset(launch: Launch, options: JobSetOptions) -> Document:
-    """Return the JobSet of one member that flowdist submits by itself: one Job with one pod, which is never replaced.
-
-    Kubernetes completes its name, so that each launch has a name of its own.
-    """
-    words = re.sub(r"[^a-z0-9]+", "-", launch.title.lower()).lstrip("-0123456789")
-    title = words[:TITLE_MAX].strip("-")
-    member = _replicated(MEMBER, 1, _job(pods.launched_pod(launch, options), template_of(options), 0, []))
-    gone = {"name": "memberFails", "action": "FailJobSet", "targetReplicatedJobs": [MEMBER]}
-    spec: Document = {
-        "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
-        "successPolicy": {"operator": "All", "targetReplicatedJobs": [MEMBER]},
-        "failurePolicy": {"maxRestarts": 0, "rules": [gone]},
-        "replicatedJobs": [member],
-    }
-    document = _document(API, "JobSet", "", options, spec=spec)
-    document["metadata"] = {"generateName": f"{title or MEMBER}-", **document["metadata"]}
-    del document["metadata"]["name"]
-    return document
 
 
 def manifest_text(graph: RoleGraph, options: JobSetOptions, found: list[Document], form: str, system: str) -> str:

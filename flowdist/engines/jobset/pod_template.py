@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from flowdist.engines.jobset.options import why_no_label_key, why_no_label_value
 from flowdist.engines.jobset.pods import CONTAINER
 from flowdist.errors import FlowdistError, did_you_mean
@@ -100,10 +102,6 @@ def _parsed(path: str, text: str) -> object:
     except ValueError as error:
         if path.endswith(".json"):
             raise TemplateRefused(f"{path} is no JSON: {error}") from None
-    try:
-        import yaml  # type: ignore[import-untyped, unused-ignore]  # flowdist itself needs no YAML
-    except ImportError:
-        raise TemplateRefused(f"{path} is no JSON, and YAML cannot be read", help="pip install PyYAML") from None
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:

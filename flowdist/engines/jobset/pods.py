@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from flowdist.control.fleet.values import Launch
 from flowdist.engines.jobset.options import JobSetOptions
 from flowdist.graph import SECOND, RoleGraph, RoleSpec
 
@@ -104,21 +103,6 @@ def controller_pod(job: Job) -> Fields:
     ]
     shared = {"shareProcessNamespace": True}  # else flowdist were process 1, which `kill -KILL -1` spares
     return {**_common(job.options, leave_s + LEAVE_S), **shared, "containers": [container], "volumes": volumes}
-
-
-def launched_pod(launch: Launch, options: JobSetOptions) -> Fields:
-    """Return the spec of the pod of a member that flowdist submits by itself, with the command of the launch."""
-    container = _container(options, list(launch.command), [])
-    need = launch.size
-    container["resources"] = _sizes(options, str(need.cpu), need.gpu, need.memory)
-    away = {"key": HOSTNAME_KEY, "operator": "NotIn", "values": list(launch.avoid)}
-    terms = {"nodeSelectorTerms": [{"matchExpressions": [away]}]}
-    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
-    return {
-        **_common(options, 2 * LEAVE_S),
-        **({"affinity": affinity} if launch.avoid else {}),
-        "containers": [container],
-    }
 
 
 def end_s(role: RoleSpec) -> int:

@@ -211,7 +211,7 @@ def _names(replicas: Sequence[str]) -> str:
 
 def _incident_lines(incident: dict[str, Any]) -> list[str]:
     """Return two lines about an incident: its reason, and what it restarted, cost and led to."""
-    result, first_step_s = incident["result"], incident.get("first_step_s")  # earlier versions have no such key
+    result, first_step_s = incident["result"], incident["first_step_s"]
     over = "" if result in ("re-formed", "recovered") else "; over"
     if first_step_s is not None:
         result += ": re-formed"
@@ -222,9 +222,8 @@ def _incident_lines(incident: dict[str, Any]) -> list[str]:
         took += f", steps again after {rounded(incident['steps_again_s'])}"
     charge = f", charged to {incident['charged_to']}" if incident["charged_to"] else ", not counted"
     did = [f"restarted {_names(incident['restarted'])}"] if incident["restarted"] else []
-    # summaries of earlier versions have neither key
-    did += [f"{_names(names)} moved to {node}" for node, names in _by_node(incident.get("moved", {})).items()]
-    did += [f"{_names(names)} stayed in place"] if (names := incident.get("stayed_in_place")) else []
+    did += [f"{_names(names)} moved to {node}" for node, names in _by_node(incident["moved"]).items()]
+    did += [f"{_names(names)} stayed in place"] if (names := incident["stayed_in_place"]) else []
     return [
         f"  {incident['number']}. at {rounded(incident['t_s'])}: {incident['reason']}",
         f"     {'; '.join([*did, result])}{took}{charge}",

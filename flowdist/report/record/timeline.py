@@ -203,7 +203,7 @@ class _Builder:
     def hear(self, line: Record) -> bool:
         """Add one event to the timeline, and return whether it replays; one that does not is not added.
 
-        Other words in messages, as an earlier version had, are no difference: the timeline shows those of the record.
+        Other words in messages, as another version had, are no difference: the timeline shows those of the record.
         """
         difference = self._replay.hear(line)
         self.timeline.end_ns = line.t_ns

@@ -67,15 +67,15 @@ class Listening(msgspec.Struct, frozen=True):
 class Owner(msgspec.Struct, frozen=True):
     """The host that a node belongs to, by the SHA-256 of the host's secret. Of several lines, the last one counts.
 
-    `address` is the one from which the host has joined; empty: an earlier version has written the line.
+    `address` is the one from which the host has joined.
     """
 
     node: NodeName
     digest: str
-    address: str = ""
+    address: str
 
 
-NOBODY = Owner("", "")
+NOBODY = Owner("", "", "")
 
 
 class HostRegistry:

@@ -25,7 +25,6 @@ GRAPH = "graph.json"
 JOURNAL = "journal.jsonl"
 CHECKPOINTS = "checkpoints"  # for jobs without checkpoint_dir=
 SUMMARY = "summary.json"  # written when the run is over
-PREDICTION = "prediction.json"  # only of a run with --predict
 ENGINE = "engine.json"  # only in the folder of a run whose hosts an engine starts: how it employs the engine
 FLEET = "fleet.json"  # only there, too: the members that the engine has
 JOINED = "joined"  # only in the folder of a host that has joined the run of another host: the endpoint of that run

@@ -50,9 +50,9 @@ class IncidentSummary(msgspec.Struct, frozen=True):
     charged_to: str | None
     result: str
     took_s: Seconds | None
-    stayed_in_place: tuple[ReplicaName, ...] = ()
-    moved: dict[ReplicaName, str] = msgspec.field(default_factory=dict)
-    first_step_s: Seconds | UnsetType | None = UNSET  # earlier versions wrote none
+    first_step_s: Seconds | None
+    stayed_in_place: tuple[ReplicaName, ...]
+    moved: dict[ReplicaName, str]
     steps_again_s: Seconds | UnsetType | None = UNSET
 
 
@@ -74,7 +74,7 @@ class Summary(SummaryEnd, frozen=True):
     tasks: tuple[str, ...]
     time_ns: dict[str, dict[Bucket, Count]]
     time_s: dict[str, dict[Bucket, ReplicaSeconds]]
-    lost_work_s: dict[str, Seconds]  # of the worlds of each role; earlier versions wrote none: the journal is read
+    lost_work_s: dict[str, Seconds]  # of the worlds of each role
     not_reported: dict[str, Unreported] = msgspec.field(default_factory=dict)
     rates: tuple[str, ...] | UnsetType = UNSET
     seed: int | UnsetType = UNSET
@@ -139,8 +139,7 @@ class SavedStatus(Status, frozen=True):
         if self.time_ns or self.goodput is not None:
             _require(self.time_ns.keys() == roles.keys(), "each role has a time account, and nothing else has one")
             share = productive_share([role.name for role in self.roles if role.kind == "task"], self.time_ns)
-            known = (share, share or 0)  # earlier versions wrote 0 where no task had any time
-            _require(self.goodput in known, "the goodput follows from the times")
+            _require(self.goodput == share, "the goodput follows from the times")
 
     def _check_replicas(self, nodes: set[str]) -> None:
         """Check that each replica is one of a role and on a known node, and that roles count their replicas."""

@@ -28,7 +28,7 @@ from flowdist.control.protocol.ids import NodeName
 from flowdist.errors import FlowdistError
 
 TOKEN, HOST_SECRET = "FLOWDIST_TOKEN", "FLOWDIST_HOST_SECRET"  # environment variables
-WIRE = 8  # the version of the protocol: increment it with every change of a message
+WIRE = 1  # the version of the protocol: increment it with every change of a message
 FRAME_MAX = 64 << 10  # bytes, for frames of a peer that has not proven that it knows the token
 HANDSHAKE_S = 10.0  # how long the whole handshake may take
 GUESSED_BITS = 64  # who records the beginning of a connection can try all tokens with fewer
