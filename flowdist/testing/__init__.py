@@ -1,7 +1,7 @@
 """Test kit for topologies: simulate one in a test, demand that it recovers, explore what else could happen.
 
 Users import the functions of `__all__`, and `flowdist.testing.strategies` for Hypothesis, which needs the extra
-`flowdist[testing]`. The kit never starts real processes. Proofs about flowdist itself are in `flowdist.proofs`.
+`flowdist[testing]`. The kit never starts real processes.
 """
 
 from __future__ import annotations

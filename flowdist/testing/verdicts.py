@@ -14,11 +14,11 @@ from typing import NamedTuple
 from flowdist.faults.grammar import Fault, Plan, parse_fault
 from flowdist.graph import SECOND, RoleGraph, format_duration
 from flowdist.record.journal import FaultLine, Line, Record
-from flowdist.record.restart_rules import CRASHES, crash
 from flowdist.report.record.trace import event_lines, event_text, stamp, trace_lines
 from flowdist.sim.checks.bounds import Bounds
 from flowdist.sim.checks.liveness import end_ns, late
 from flowdist.sim.checks.properties import Properties
+from flowdist.sim.engine.violation import CRASHES, broken_by
 from flowdist.sim.simulation import Checks, SimResult, Simulation, Violation
 from flowdist.testing.sameness import difference, errors_text
 
@@ -98,7 +98,7 @@ def judge(graph: RoleGraph, plan: Plan, seed: int, rules: Rules, *, quick: bool 
         try:
             result = sim.run(until)
         except CRASHES as error:  # the controller raised: the plan is shrunk; a single run shows the traceback
-            result = sim.result(Violation(*crash(error)), has_crashed=True)
+            result = sim.result(Violation(*broken_by(error)), has_crashed=True)
         sim.take_apart()
         return result
 

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 
 from flowdist.control.protocol import events as ev
 from flowdist.graph import SECOND, Gate, Placement
-from flowdist.proofs.conversation import Conversation as Drawn
-from flowdist.proofs.conversation import Player, conversations
 from tests.choosing import examples
 from tests.control.harness import Talk, assert_settled, graph, restart, role
+from tests.proofs.conversation import Conversation as Drawn
+from tests.proofs.conversation import Player, conversations
 
 
 class Attentive(Player):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flowdist.graph import Cluster, Gate, NodeSpec, Readiness, Resources, RestartPolicy, RoleGraph, RoleSpec
-from flowdist.proofs.conversation import Conversation, Move, judge_conversation
+from tests.proofs.conversation import Conversation, Move, judge_conversation
 
 
 def test_a_failing_job_restarts_no_replica_for_a_changed_address() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from flowdist.control.placement.chooser import Chooser
 from flowdist.control.protocol.ids import NodeName
-from flowdist.proofs.determinism import SCENARIOS, compare, crowd, crowded, main, plan_of
+from tests.proofs.determinism import SCENARIOS, compare, crowd, crowded, main, plan_of
 
 
 def iterate_over_a_set_in_placement() -> None:

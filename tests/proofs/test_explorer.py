@@ -12,13 +12,13 @@ import pytest
 from flowdist.control.connection.sessions import Sessions
 from flowdist.control.protocol import events as ev
 from flowdist.graph import SECOND
-from flowdist.proofs.explorer import search as explorer
-from flowdist.proofs.explorer.common import Allowed
-from flowdist.proofs.explorer.copies import Keys, copy_of
-from flowdist.proofs.explorer.jobs import JOBS, Part
-from flowdist.proofs.explorer.planted_bugs import PLANTED_BUGS, planted
 from tests.choosing import few, slow
 from tests.control.harness import Talk, graph, r, restart, role
+from tests.proofs.explorer import search as explorer
+from tests.proofs.explorer.common import Allowed
+from tests.proofs.explorer.copies import Keys, copy_of
+from tests.proofs.explorer.jobs import JOBS, Part
+from tests.proofs.explorer.planted_bugs import PLANTED_BUGS, planted
 
 SMALL = [
     Part(JOBS["loose"], 1, True, 20_000),
@@ -63,7 +63,7 @@ def test_the_number_of_states_does_not_depend_on_the_hash_seed():
 
 
 def _run(*args: str, seed: str) -> str:
-    command = [sys.executable, "-m", "flowdist.proofs.explorer", *args]
+    command = [sys.executable, "-m", "tests.proofs.explorer", *args]
     env = {**os.environ, "PYTHONHASHSEED": seed}
     return subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=60).stdout
 

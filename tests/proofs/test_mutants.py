@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from flowdist.control.incidents import judge
-from flowdist.proofs import mutants
-from flowdist.proofs.mutations import MUTANTS, Mutant, MutationError, mutated
 from tests.choosing import slow
+from tests.proofs import mutants
+from tests.proofs.mutations import MUTANTS, Mutant, MutationError, mutated
 
 PROOF = Path(__file__).parents[2] / "docs/proof.md"
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import FinishJob
 from flowdist.graph import SECOND, Cluster, JointWorld, RoleGraph
-from flowdist.proofs.conversation import Conversation as Drawn
-from flowdist.proofs.conversation import Player, conversations
 from flowdist.record.accounts import Accounts, Bucket, goodput_of
 from flowdist.record.journal import Header, Record
 from tests.control.harness import TCP, Gate, Talk, graph, node, r, restart, role
+from tests.proofs.conversation import Conversation as Drawn
+from tests.proofs.conversation import Player, conversations
 from tests.record.sheets import (
     fail,
     finish,

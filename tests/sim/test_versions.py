@@ -13,10 +13,10 @@ from flowdist.control.protocol.events import ReplicaAcknowledged, ReplicaPublish
 from flowdist.faults.grammar import Plan, parse_fault
 from flowdist.graph import RoleGraph
 from flowdist.record.journal import Record
-from flowdist.record.restart_rules import complaints
 from flowdist.sim.macro.scope import MacroRefused, scope_of
 from flowdist.sim.simulation import SimResult, Simulation
 from flowdist.testing import graph_of
+from tests.proofs.judge.restart_rules import complaints
 
 
 class Weights:

@@ -20,7 +20,6 @@ from flowdist.control.protocol.ids import ReplicaId
 from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import Fault, FaultError
 from flowdist.graph import SECOND, Cluster, NodeSpec
-from flowdist.proofs.mutations import MUTANTS, mutated
 from flowdist.record.accounts import Accounts
 from flowdist.sim.checks.bounds import bounds_of
 from flowdist.sim.faults.nemesis import Nemesis, tolerance_of
@@ -29,6 +28,7 @@ from flowdist.testing.campaign import Failure, campaign, horizon, replay_command
 from flowdist.testing.corpus import Corpus
 from flowdist.testing.repro_command import replay_lines
 from tests.choosing import examples
+from tests.proofs.mutations import MUTANTS, mutated
 
 TOPOLOGIES = Path(__file__).parents[2] / "scenarios/topologies"
 GANG = str(TOPOLOGIES / "gang.py")

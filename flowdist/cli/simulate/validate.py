@@ -12,7 +12,7 @@ from flowdist.cli.shared.common import print_json, verb
 from flowdist.cli.shared.simulated import BROKEN
 
 if TYPE_CHECKING:
-    from flowdist.proofs.published.rows import Row
+    from flowdist.validation.rows import Row
 
 
 @verb("validate")
@@ -26,8 +26,8 @@ def command(files: tuple[Path, ...], only: str | None, as_json: bool, markdown: 
     Without FILES, the rows of the package. A file quotes its source, and states the tolerance and the job: see
     docs/truth.md. Exit code 0 if each row agrees, or misses as it says; else 3.
     """
-    from flowdist.proofs.published.rows import load_claims, load_rows, row_files
-    from flowdist.proofs.published.verdicts import judge, verdicts_markdown, verdicts_text
+    from flowdist.validation.rows import load_claims, load_rows, row_files
+    from flowdist.validation.verdicts import judge, verdicts_markdown, verdicts_text
 
     rows = _chosen(load_rows(files or row_files()), only)
     claims = load_claims() if not files and only is None else []

@@ -1,6 +1,10 @@
-"""The exception of a simulation in which something that must always hold did not."""
+"""Violations: a property that a simulation has broken, by a check or by an exception of the controller."""
 
 from __future__ import annotations
+
+import traceback
+
+CRASHES = (AssertionError, KeyError, ValueError, StopIteration, TypeError, AttributeError)
 
 
 class Violation(AssertionError):
@@ -14,3 +18,11 @@ class Violation(AssertionError):
     def __init__(self, property: str, text: str) -> None:
         super().__init__(f"{property}: {text}")
         self.property = property
+
+
+def broken_by(error: Exception) -> tuple[str, str]:
+    """Return the property that an exception of the controller breaks, "invariant" or "crash", and what is wrong."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    if isinstance(error, AssertionError) and str(error):
+        return "invariant", str(error)
+    return "crash", f"{error!r} in {place.name}: {place.line}"

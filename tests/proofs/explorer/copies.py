@@ -25,6 +25,8 @@ from flowdist.graph import RestartPolicy, RoleGraph
 
 T = TypeVar("T")
 
+OURS = ("flowdist.", "tests.proofs.")  # modules whose classes have state that is copied and enters the keys
+
 SKIPPED = {
     # Fields that are text, are the same in every state of one job, enter the key in another form, or are counters that
     # follow from other fields and that the invariants recompute.
@@ -89,7 +91,7 @@ def _copier(kind: Any) -> Copier:
 def _new_copier(kind: Any) -> Copier:
     """Return the function that copies values of type `kind`.
 
-    Dicts, lists and the mutable classes of flowdist are copied with all that they hold. Sets, and subclasses of dict
+    Dicts, lists and the mutable classes of flowdist and of the explorer are copied with all that they hold. Sets, and subclasses of dict
     and list, are copied without their items. All other values count as frozen, and are not copied.
     """
     if kind is dict:
@@ -98,7 +100,7 @@ def _new_copier(kind: Any) -> Copier:
         return lambda value, memo: [_copier(type(item))(item, memo) for item in value]
     if issubclass(kind, dict | list | set):
         return lambda value, memo: value.copy()
-    if not kind.__module__.startswith("flowdist.") or issubclass(kind, tuple | msgspec.Struct):
+    if not kind.__module__.startswith(OURS) or issubclass(kind, tuple | msgspec.Struct):
         return lambda value, memo: value
     names = tuple(field.name for field in fields(kind)) if is_dataclass(kind) else None
 
@@ -259,7 +261,7 @@ class Keys:
             return [(name, self._plain(item)) for name, item in value.items()]
         if is_dataclass(kind):
             return self._fields(value)
-        if kind.__module__.startswith("flowdist.") and not isinstance(value, tuple | msgspec.Struct):
+        if kind.__module__.startswith(OURS) and not isinstance(value, tuple | msgspec.Struct):
             return self._attributes(value)
         return value
 

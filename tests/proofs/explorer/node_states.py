@@ -18,9 +18,9 @@ from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.control.protocol.messages import Acked, Heartbeat, Join, Ordered, ToAgent, ToController
 from flowdist.graph import MINUTE, NodeSpec, RoleGraph
-from flowdist.proofs.explorer.agent_states import AgentState, AgentStates, Reaction
-from flowdist.proofs.explorer.common import Allowed, Contact, Numbered, Process
-from flowdist.proofs.explorer.words import describe
+from tests.proofs.explorer.agent_states import AgentState, AgentStates, Reaction
+from tests.proofs.explorer.common import Allowed, Contact, Numbered, Process
+from tests.proofs.explorer.words import describe
 
 WORKER_PORT = 20_000
 NOTICE_NS = MINUTE  # of preemption

@@ -22,13 +22,13 @@ from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.control.protocol.messages import Ordered, Report, ToAgent, ToController
 from flowdist.faults.grammar import Plan
 from flowdist.graph import MS, SECOND, NodeSpec, RoleGraph
-from flowdist.proofs.runs import judge_simulation
-from flowdist.record.restart_rules import Complaint, complaints
 from flowdist.sim.engine.controller import SimController
 from flowdist.sim.engine.network import LATENCY_NS
 from flowdist.sim.engine.node import SimNode
 from flowdist.sim.simulation import Checks, Simulation, Violation
 from flowdist.testing.strategies import fault_plans, topologies
+from tests.proofs.judge.restart_rules import Complaint, complaints
+from tests.proofs.runs import judge_simulation
 
 UNTIL_NS = 75 * SECOND
 Action = Literal["up", "down", "drop", "echo"]

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from flowdist.control.protocol import events as ev
 from flowdist.graph import Cluster, Gate, NodeSpec, Readiness, RestartPolicy, RoleGraph, RoleSpec, VersionEdge
-from flowdist.proofs.conversation import Player
-from flowdist.record.facts import Facts
 from flowdist.record.journal import Header, Record
-from flowdist.record.restart_rules import CRASHES, Complaint, complaints, crash
+from flowdist.sim.engine.violation import CRASHES
 from flowdist.testing.strategies import NODES
+from tests.proofs.conversation import Player
+from tests.proofs.judge.facts import Facts
+from tests.proofs.judge.restart_rules import Complaint, complaints, crash
 
 LEARNER = 1  # its place among the attempts of publishers, in the order of their names
 PUBLISHERS, HOLDERS = ("learner", "critic"), ("actor", "watcher")

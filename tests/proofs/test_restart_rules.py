@@ -11,11 +11,11 @@ from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import Effect, OpenStore, StartReplica
 from flowdist.faults.grammar import Plan, parse_fault
 from flowdist.graph import SECOND, RoleGraph, Rule
-from flowdist.record import phrases
 from flowdist.record.journal import Line, Record
-from flowdist.record.restart_rules import complaints
 from flowdist.sim.simulation import Simulation
 from tests.control.harness import Gate, Talk, graph, r, restart, role
+from tests.proofs.judge import phrases
+from tests.proofs.judge.restart_rules import complaints
 
 
 def two_roles() -> RoleGraph:

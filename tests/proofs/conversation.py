@@ -29,8 +29,9 @@ from flowdist.control.protocol.effects import (
 from flowdist.control.protocol.ids import ExitCause, NodeName, ReplicaId
 from flowdist.graph import SECOND, FailureKind, RoleGraph
 from flowdist.record.journal import Header, Line, Record, record
-from flowdist.record.restart_rules import CRASHES, Complaint, complaints, crash
+from flowdist.sim.engine.violation import CRASHES
 from flowdist.testing.strategies import FAILURES, NODES, topologies
+from tests.proofs.judge.restart_rules import Complaint, complaints, crash
 
 Verb = Literal[
     "calm", "obey", "join", "lose", "exit", "finish", "live", "offer", "stall", "repeat", "wait", "scale", "operate",

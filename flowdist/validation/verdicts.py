@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
-from flowdist.proofs.published.play import values_of
-from flowdist.proofs.published.rows import Claim, Row
 from flowdist.report.goodput import Estimate, estimate
 from flowdist.report.table import table
+from flowdist.validation.play import values_of
+from flowdist.validation.rows import Claim, Row
 
 Verdict = Literal["agrees", "miss", "differs", "unsure", "agrees unexpectedly"]
 GOOD: tuple[Verdict, ...] = ("agrees", "miss")  # verdicts that the file of the row has announced

@@ -1,6 +1,6 @@
 """Determinism check: the same seed gives the same bytes under every order of Python's sets.
 
-    python -m flowdist.proofs.determinism --seeds 200 --hash-seeds 4 --jobs 2
+    python -m tests.proofs.determinism --seeds 200 --hash-seeds 4 --jobs 2
 
 The jobs have 64 nodes. All replicas start at one moment and many faults happen at another. A seed decides the faults,
 the start-up times (equal ones for every other seed, so that every order is a tie), and the order of simultaneous
@@ -209,9 +209,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "python -m flowdist.proofs.determinism", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = argparse.ArgumentParser("python -m tests.proofs.determinism", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--seeds", type=int, default=20, metavar="N", help="seeds of each scenario (20)")
     parser.add_argument("--from", type=int, default=1, dest="first", metavar="SEED", help="first seed (1)")
     parser.add_argument("--hash-seeds", type=int, default=4, metavar="N", help="number of values of PYTHONHASHSEED (4)")

@@ -1,4 +1,4 @@
-"""Mutation bench, `python -m flowdist.proofs.mutants`: switch off one safeguard at a time; a property has to fail.
+"""Mutation bench, `python -m tests.proofs.mutants`: switch off one safeguard at a time; a property has to fail.
 
 The unmutated build comes first and has to pass all properties with the same examples. Then each mutant is tried with
 one property after the other until one fails; the failing case is shrunk. In every run, every number but the seconds is
@@ -20,13 +20,13 @@ import msgspec
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from flowdist.proofs.budgets import judge_repeated_failures, repeated_failures
-from flowdist.proofs.conversation import conversations, judge_conversation
-from flowdist.proofs.mutations import MUTANTS, Mutant, Property, mutated
-from flowdist.proofs.network import judge_network, networks
-from flowdist.proofs.runs import judge_restart, judge_run, quiet_runs, restarts, runs
-from flowdist.proofs.versions import judge_versions, version_cases
-from flowdist.record.restart_rules import Complaint
+from tests.proofs.budgets import judge_repeated_failures, repeated_failures
+from tests.proofs.conversation import conversations, judge_conversation
+from tests.proofs.judge.restart_rules import Complaint
+from tests.proofs.mutations import MUTANTS, Mutant, Property, mutated
+from tests.proofs.network import judge_network, networks
+from tests.proofs.runs import judge_restart, judge_run, quiet_runs, restarts, runs
+from tests.proofs.versions import judge_versions, version_cases
 
 SEED = 0
 SHRINKS_MAX = 150  # cases tried to make a failing case smaller
@@ -219,7 +219,7 @@ def main(args: Sequence[str] | None = None, mutants: Sequence[Mutant] = MUTANTS)
         args: The words of the command line; None: those of the process.
         mutants: The mutants to choose from.
     """
-    parser = argparse.ArgumentParser(prog="python -m flowdist.proofs.mutants", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.proofs.mutants", description=__doc__)
     parser.add_argument("--only", action="append", metavar="NAME", choices=[mutant.name for mutant in mutants])
     parser.add_argument("--jobs", type=int, default=2, help="processes (default: 2)")
     parser.add_argument("--share", type=float, default=1.0, help="fraction of the examples of each property")

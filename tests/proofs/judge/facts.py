@@ -12,7 +12,7 @@ from flowdist.control.protocol.effects import FinishJob, Notify, OpenStore, Star
 from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
 from flowdist.graph import NodeSpec, RoleGraph, RoleSpec
 from flowdist.record.journal import Header, Record
-from flowdist.record.phrases import ENDINGS, FAILED, IGNORED
+from tests.proofs.judge.phrases import ENDINGS, FAILED, IGNORED
 
 
 @dataclass(slots=True)

@@ -10,8 +10,8 @@ from flowdist.control.agent.agent import Agent
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.messages import Acked, Heartbeat, Join, ToAgent, ToController
 from flowdist.graph import NodeSpec, RoleGraph
-from flowdist.proofs.explorer.common import START_NS, Contact, Life, Numbered, Process
-from flowdist.proofs.explorer.copies import Keys, copy_of, digest_of
+from tests.proofs.explorer.common import START_NS, Contact, Life, Numbered, Process
+from tests.proofs.explorer.copies import Keys, copy_of, digest_of
 
 STORE_PORT = 29_500
 STEP = 7  # the answer of each worker that is asked for its step

@@ -13,10 +13,10 @@ from flowdist.dsl.words import Node, Workload
 from flowdist.faults.grammar import Plan
 from flowdist.faults.rates import check_rates, parse_rate
 from flowdist.graph import HOUR, MINUTE, RoleGraph, parse_duration
-from flowdist.proofs.published.rows import Job, Row
 from flowdist.sim.macro.macro import Macro
 from flowdist.sim.macro.result import MacroResult
 from flowdist.sim.macro.scope import scope_of
+from flowdist.validation.rows import Job, Row
 
 
 def values_of(row: Row) -> tuple[list[float], int]:

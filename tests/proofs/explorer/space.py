@@ -14,11 +14,11 @@ from flowdist.control.protocol.events import CancelRequested, DrainRequested, No
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.control.protocol.messages import Heartbeat, Join, Leave, Preempted, Report
 from flowdist.graph import MINUTE, format_duration
-from flowdist.proofs.explorer.common import Allowed, Contact, Numbered
-from flowdist.proofs.explorer.controller_states import ControllerStates, Crash, Decided, Outlook, TakeOver, Trigger
-from flowdist.proofs.explorer.jobs import SmallJob
-from flowdist.proofs.explorer.node_states import Messages, NodeStates, Pace, View
-from flowdist.proofs.explorer.words import describe
+from tests.proofs.explorer.common import Allowed, Contact, Numbered
+from tests.proofs.explorer.controller_states import ControllerStates, Crash, Decided, Outlook, TakeOver, Trigger
+from tests.proofs.explorer.jobs import SmallJob
+from tests.proofs.explorer.node_states import Messages, NodeStates, Pace, View
+from tests.proofs.explorer.words import describe
 
 IDLE_NS = 2 * MINUTE  # how far time passes when no deadline is left
 DEATH_PROOF, DEADLINE, CANCEL, CANCEL_NOW, DRAIN, CRASH, TAKE_OVER = range(-1, -8, -1)  # triggers without a message

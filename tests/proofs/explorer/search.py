@@ -1,6 +1,6 @@
 """Model checker: every order of the messages, failures and deadlines of a small job.
 
-    python -m flowdist.proofs.explorer [--roles gang,gate] [--faults 2 [--running]] [--states 200000] [--json]
+    python -m tests.proofs.explorer [--roles gang,gate] [--faults 2 [--running]] [--states 200000] [--json]
 
 The explorer runs the production code of one controller and of one agent for each node, and tries every step that is
 possible between them, breadth first, so that the path to a violation is the shortest one. It checks in every state:
@@ -22,11 +22,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from flowdist.proofs.explorer.common import Allowed
-from flowdist.proofs.explorer.jobs import JOBS, PARTS, STATES_MAX, Part
-from flowdist.proofs.explorer.node_states import Pace
-from flowdist.proofs.explorer.planted_bugs import PLANTED_BUGS, planted
-from flowdist.proofs.explorer.space import PRODUCTION, Move, Space, State
+from tests.proofs.explorer.common import Allowed
+from tests.proofs.explorer.jobs import JOBS, PARTS, STATES_MAX, Part
+from tests.proofs.explorer.node_states import Pace
+from tests.proofs.explorer.planted_bugs import PLANTED_BUGS, planted
+from tests.proofs.explorer.space import PRODUCTION, Move, Space, State
 
 INEVITABLE = (Pace.PROMPT, Pace.SOON, Pace.LATER)
 
@@ -246,7 +246,7 @@ def _parts(names: list[str], faults: int | None, is_running: bool, states: int |
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("python -m flowdist.proofs.explorer", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser("python -m tests.proofs.explorer", description=(__doc__ or "").split("\n")[0])
     jobs = "; ".join(f"{job.name}: {job.about}" for job in JOBS.values())
     bugs = "; ".join(f"{name}: {bug.about}" for name, bug in PLANTED_BUGS.items())
     add = parser.add_argument

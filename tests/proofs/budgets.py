@@ -25,9 +25,10 @@ from flowdist.graph import (
     RoleSpec,
     Rule,
 )
-from flowdist.proofs.conversation import Player
-from flowdist.record.restart_rules import CRASHES, Complaint, crash
+from flowdist.sim.engine.violation import CRASHES
 from flowdist.testing.strategies import NODES
+from tests.proofs.conversation import Player
+from tests.proofs.judge.restart_rules import Complaint, crash
 
 Kind = Literal["exit=1", "exit=2", "oom", "SEGV", "node"]
 KINDS: tuple[Kind, ...] = ("exit=1", "exit=2", "oom", "SEGV", "node")

@@ -10,10 +10,10 @@ from click.testing import CliRunner
 
 from flowdist.cli.simulate.validate import command
 from flowdist.errors import FlowdistError
-from flowdist.proofs.published.play import values_of
-from flowdist.proofs.published.rows import load_claims, load_rows, row_files
-from flowdist.proofs.published.verdicts import judge, verdict_on, verdicts_markdown
 from flowdist.report.goodput import Estimate
+from flowdist.validation.play import values_of
+from flowdist.validation.rows import load_claims, load_rows, row_files
+from flowdist.validation.verdicts import judge, verdict_on, verdicts_markdown
 
 TRUTH = Path(__file__).parents[2] / "docs/truth.md"
 QUICK = "bloom-lost-work"

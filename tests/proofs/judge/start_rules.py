@@ -14,8 +14,8 @@ from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import OpenStore, StartReplica, StopReplica
 from flowdist.control.protocol.ids import ReplicaId, WorldName
 from flowdist.graph import WHOLE, Gate
-from flowdist.record.facts import Facts
 from flowdist.record.journal import Record
+from tests.proofs.judge.facts import Facts
 
 Found = Iterator[tuple[str, str]]  # rule, and what breaks it
 

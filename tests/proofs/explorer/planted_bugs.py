@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 
-from flowdist.proofs.mutations import MUTANTS, Mutant, mutated
+from tests.proofs.mutations import MUTANTS, Mutant, mutated
 
 _OF_BENCH = {mutant.name: mutant for mutant in MUTANTS}
 PLANTED_BUGS = {

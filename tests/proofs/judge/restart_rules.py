@@ -8,7 +8,6 @@ nothing for a correct line.
 from __future__ import annotations
 
 import re
-import traceback
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -16,10 +15,11 @@ from flowdist.control.protocol import effects as fx
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import RoleSpec
-from flowdist.record.facts import Facts, Run
 from flowdist.record.journal import Header, Line, Record
-from flowdist.record.phrases import GROWS, HANGS, IGNORED, INCIDENT, JOB_FAILS, LAGS, LEADS, READY, REFUSED
-from flowdist.record.start_rules import Found, count, in_place, opens, starts
+from flowdist.sim.engine.violation import broken_by
+from tests.proofs.judge.facts import Facts, Run
+from tests.proofs.judge.phrases import GROWS, HANGS, IGNORED, INCIDENT, JOB_FAILS, LAGS, LEADS, READY, REFUSED
+from tests.proofs.judge.start_rules import Found, count, in_place, opens, starts
 
 
 class Complaint(NamedTuple):
@@ -33,15 +33,9 @@ class Complaint(NamedTuple):
     text: str
 
 
-CRASHES = (AssertionError, KeyError, ValueError, StopIteration, TypeError, AttributeError)
-
-
 def crash(error: Exception) -> Complaint:
     """Return the complaint about an exception of the controller: a broken invariant, or else a crash with its place."""
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    if isinstance(error, AssertionError) and str(error):
-        return Complaint("invariant", str(error))
-    return Complaint("crash", f"{error!r} in {place.name}: {place.line}")
+    return Complaint(*broken_by(error))
 
 
 def complaints(lines: Iterable[Line]) -> list[Complaint]:

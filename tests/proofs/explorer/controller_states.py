@@ -35,8 +35,8 @@ from flowdist.control.protocol.events import (
 from flowdist.control.protocol.ids import NodeName
 from flowdist.control.protocol.messages import Acked, Heartbeat, Join, Leave, Preempted, Report, ToAgent, ToController
 from flowdist.graph import RoleGraph, VersionEdge
-from flowdist.proofs.explorer.common import START_NS, Numbered, Process
-from flowdist.proofs.explorer.copies import Keys, copy_of, digest_of
+from tests.proofs.explorer.common import START_NS, Numbered, Process
+from tests.proofs.explorer.copies import Keys, copy_of, digest_of
 
 REPLAYED_ONE_IN = 16  # a replay is checked for one in so many states that are taken over: it takes as long as the path
 
