@@ -66,7 +66,7 @@ def _last_end(job: Job, now: int) -> int:
 
 def _end(job: Job, outcome: str, reason: str, now: int) -> None:
     """Record the outcome of the job, which is complete at `now`, and complete the result."""
-    job.result.outcome, job.result.reason = outcome, reason
+    job.phase, job.result.outcome, job.result.reason = "over", outcome, reason
     job.say(now, "ends", outcome, reason)
     close(job, now)
 

@@ -63,7 +63,7 @@ def lose_node(job: Job, node: int, why: str, now: int) -> None:
         grow(job, job.result.generations, now)
     # A gang that is stopping waits for the answers of its members, or for the loss of their nodes.
     awaited = any(map(job.awaited_on, job.death_known_at))
-    if job.phase == "stopping" and not awaited and job.result.outcome is None:
+    if job.phase == "stopping" and not awaited:
         job.due = max(job.due, now) if job.has_members_left else now
         if job.due == now and not is_back:
             job.on_due(job, now)
@@ -148,26 +148,37 @@ def _is_cause(job: Job, node: int, why: str, now: int) -> bool:
 def _excuse(job: Job, reason: str, now: int) -> None:
     """Turn the open incident, in which the gang stops already, into the loss of a node: take its charge back.
 
-    A deferred failure is dropped. The loss counts as a membership change, which may fail the job (R8).
+    A deferred failure is dropped. The loss is judged: it is charged to a budget, or counts as a membership change.
     """
     if job.deferred is None:
         job.policy.excuse(job.opened)
     job.unblamed = None
-    job.note_incident("node_lost", reason, now)
-    job.backoff_ns, job.backoff_until, job.is_counted = 0, now, False
     job.deferred, job.on_due, job.due = None, _stopped, max(job.due, job.gone_at)
-    _note_change(job, "node_lost", reason, now)
+    verdict = job.policy.judge("node_lost", now)
+    if verdict.action == "fail":
+        fail(job, f"{reason}; {verdict.because}", now)
+        return
+    job.note_incident("node_lost", reason, now)
+    _charge(job, "node_lost", reason, verdict.level if verdict.counted else None, now)
 
 
 # Incidents.
 
 
-def _note_change(job: Job, kind: str, reason: str, now: int) -> None:
-    """Count a membership change of the gang, and fail the job if it is one too many in a row (R8)."""
-    too_many = job.policy.note_change(kind, reason, healthy=job.is_healthy(now))
-    if too_many:
-        fail(job, too_many, now)
-    job.books.progressed = False
+def _charge(job: Job, kind: str, reason: str, level: int | None, now: int) -> None:
+    """Charge the open incident to a budget, or count it as a membership change, which may fail the job (R8).
+
+    It is neither if its failure is deferred. The arguments are those of `open_incident`.
+    """
+    job.backoff_ns = job.policy.charge(level, now) if level is not None else 0
+    job.backoff_until, job.is_counted = now + job.backoff_ns, level is not None
+    lost = job.last_lost if kind == "node_lost" else []  # they were members as well
+    job.outsiders = [replica for replica in job.seats.vacant if replica not in lost] if job.backoff_ns else []
+    if level is None and job.deferred is None:
+        too_many = job.policy.note_change(kind, reason, healthy=job.is_healthy(now))
+        if too_many:
+            fail(job, too_many, now)
+        job.books.progressed = False
 
 
 def open_incident(job: Job, kind: str, reason: str, now: int, *, level: int | None = None) -> None:
@@ -190,14 +201,9 @@ def open_incident(job: Job, kind: str, reason: str, now: int, *, level: int | No
         books.move("re-formation", books.active, now)
     _plan_halt(job, now, grows=grows)
     job.reported = books.reported(now - job.times.message)
-    job.backoff_ns = job.policy.charge(level, now) if level is not None else 0
-    job.backoff_until, job.is_counted = now + job.backoff_ns, level is not None
-    lost = job.last_lost if kind == "node_lost" else []  # they were members as well
-    job.outsiders = [replica for replica in job.seats.vacant if replica not in lost] if job.backoff_ns else []
-    if level is None and job.deferred is None:
-        _note_change(job, kind, reason, now)
-        if job.result.outcome is not None:
-            return
+    _charge(job, kind, reason, level, now)
+    if job.result.outcome is not None:
+        return
     _stop_members(job, books.active if grows else job.seats.taken, now)
     if job.due < job.quiet_until() and not job.backoff_ns:
         job.on_due(job, job.due)
