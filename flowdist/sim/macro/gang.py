@@ -159,6 +159,7 @@ def _excuse(job: Job, reason: str, now: int) -> None:
         fail(job, f"{reason}; {verdict.because}", now)
         return
     job.note_incident("node_lost", reason, now)
+    job.incident_kind = "node_lost"
     _charge(job, "node_lost", reason, verdict.level if verdict.counted else None, now)
 
 
