@@ -71,8 +71,8 @@ def lose_node(job: Job, node: int, why: str, now: int) -> None:
 
 def _lose_members(job: Job, node: int, why: str, reason: str, now: int) -> None:
     """Decide what the loss of a node with members means for the gang, according to its phase."""
-    if job.phase == "opening":
-        form(job, now)  # no member had started, so this is no incident
+    if job.phase in ("opening", "waiting"):
+        form(job, now)  # no member runs, so this is no incident
     elif job.phase == "running":
         job.seats.note_loss(node, now)
         _restart(job, "node_lost", reason, job.policy.judge("node_lost", now), now)
@@ -282,8 +282,8 @@ def form(job: Job, now: int) -> None:
         job.due, job.on_due = job.give_up_at, _give_up
         return
     if job.give_up_at is not None:
-        job.give_up_at = None
-        books.move("re-formation", job.size_max, now)
+        job.give_up_at, job.outsiders = None, []
+        books.move("re-formation", job.size_max, now)  # all that have ever started
     seats.drop_part_of_block()
     job.result.generations += 1
     job.phase, job.due, job.on_due = "opening", now + job.times.open, _start
