@@ -19,8 +19,7 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-from flowdist.control.incidents.causes import PEER_KINDS
-from flowdist.control.incidents.judge import Verdict
+from flowdist.control.rules.verdict import PEER_KINDS, Verdict
 from flowdist.graph import FailureKind, format_duration
 from flowdist.sim.macro.ending import complete, fail
 from flowdist.sim.macro.generation.start_ups import pace_of, slowest_ns

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import NamedTuple
 
-from flowdist.control.incidents.health import is_healthy, stops_with_grace
+from flowdist.control.rules.changes import is_healthy, stops_with_grace
 from flowdist.faults.rates import Arrivals
 from flowdist.sim.engine.node import KILL_NS
 from flowdist.sim.macro.books import Books

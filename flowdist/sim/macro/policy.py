@@ -6,11 +6,11 @@ Every rule is a function of `flowdist.control`, called with the numbers that are
 
 from __future__ import annotations
 
-from flowdist.control.incidents.backoff import next_backoff, step_without_last
-from flowdist.control.incidents.health import exceeds_row, growth_wait_ns, next_free_row, row_text
-from flowdist.control.incidents.judge import Verdict, judge_failure
 from flowdist.control.job.state import Failure
 from flowdist.control.protocol.ids import ReplicaId
+from flowdist.control.rules.backoff import next_backoff, step_without_last
+from flowdist.control.rules.changes import exceeds_row, growth_wait_ns, next_free_row, row_text
+from flowdist.control.rules.verdict import Verdict, judge_failure
 from flowdist.graph import FailureKind, JobOptions, RoleSpec
 
 

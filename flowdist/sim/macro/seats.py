@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from bisect import insort
 
-from flowdist.control.placement.repeats import recent, repeated
+from flowdist.control.rules.bad_nodes import recent, repeated
 from flowdist.graph import JobOptions, NodeSpec, RoleSpec
 from flowdist.graph.capacity import fits, needed, offered, slots
 
