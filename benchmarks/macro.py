@@ -2,9 +2,6 @@
 
 The SimPy model has what a small script of the field has: nodes that fail and come back, spares, start-up, checkpoints,
 lost work. It has no policy, no limits, no placement and no buckets but its own three.
-
-    python benchmarks/macro.py              rates, beside SimPy
-    python benchmarks/macro.py --paths      what the steady-state path and the auxiliary roles buy
 """
 
 from __future__ import annotations
@@ -20,22 +17,19 @@ from typing import Any, NamedTuple
 import msgspec
 
 from flowdist.dsl.load import load_topology
-from flowdist.errors import FlowdistError
 from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import Plan
 from flowdist.graph import SECOND, RestartPolicy
 from flowdist.graph.units import DAY
 from flowdist.sim.macro.macro import Macro
 from flowdist.sim.macro.result import MacroResult
-from flowdist.sim.macro.scope import MacroRefused, Scope, scope_of
-from flowdist.sim.simulation import with_nodes
+from flowdist.sim.macro.scope import Scope, scope_of
 
 TOPOLOGY = str(Path(__file__).parents[1] / "scenarios/topologies/hundred_thousand.py")
 RATE, PER_NODE_DAY, BACK_S = "node-kill=6.5e-3/node-day/4h", 6.5e-3, 4 * 3600
 FALLS = "trainer-kill=6.5e-3/replica-day"
 WAITS = "node-kill=6.5e-3/node-day/5m"
 NODES, SPARES, DAYS = 12_500, 100, 200
-PATHS_DAYS = 60
 START_S, RESTORE_S, EVERY_S, SAVE_S = 180.0, 60.0, 600.0, 20.0
 RUNS = 5
 
@@ -56,7 +50,6 @@ CASES = (
     Case("macro, no spares, elastic, spread", 1, params={"spares": 0}),
     Case("macro, no spares, waits 5m", rate=WAITS, params={"spares": 0, "least": NODES}),
     Case("macro, replicas fall over", rate=FALLS),
-    Case("macro, 200 readers, 4 evaluators", params={"readers": 200, "evaluators": 4}),
 )
 
 
@@ -71,54 +64,21 @@ def prepared(case: Case) -> tuple[Scope, Plan]:
     return scope_of(graph, plan), plan
 
 
-def timed(scope: Scope, plan: Plan, seed: int, days: int, *, step_by_step: bool = False) -> tuple[float, MacroResult]:
+def timed(scope: Scope, plan: Plan, seed: int) -> tuple[float, MacroResult]:
     """Run the job once, and return its failures a second of CPU and its result."""
-    job = Macro(scope, plan, seed=seed, step_by_step=step_by_step)
+    job = Macro(scope, plan, seed=seed)
     start = time.process_time()
-    result = job.run(days * DAY)
+    result = job.run(DAYS * DAY)
     return result.faults / (time.process_time() - start), result
 
 
 def show(case: Case) -> None:
     scope, plan = prepared(case)
-    runs = [timed(scope, plan, case.seed, DAYS) for _ in range(RUNS)]
+    runs = [timed(scope, plan, case.seed) for _ in range(RUNS)]
     rates, result = [rate for rate, _ in runs], runs[0][1]
     failed = f", {result.outcome}: {result.reason}" if result.outcome else ""
     figures = f"{result.faults} failures, goodput {100 * result.goodput:.2f} %{failed}"
     print(f"{case.title:33} {max(rates):9,.0f} failures/s (worst of {RUNS}: {min(rates):,.0f}); {figures}")
-
-
-def show_paths() -> None:
-    """Print the rates with and without the steady-state path, run in turns, and that both give the same result."""
-    print(f"{'failures/s':33} {'steady path':>12} {'step by step':>13} {'ratio':>7}")
-    for case in CASES:
-        scope, plan = prepared(case)
-        fast, slow = [], []
-        for _ in range(RUNS):
-            for rates, steps in ((fast, False), (slow, True)):
-                rate, result = timed(scope, plan, case.seed, PATHS_DAYS, step_by_step=steps)
-                rates.append((rate, result))
-        assert fast[0][1] == slow[0][1], "the two paths give different results"
-        best_fast, best_slow = (max(rate for rate, _ in rates) for rates in (fast, slow))
-        print(f"{case.title:33} {best_fast:12,.0f} {best_slow:13,.0f} {best_fast / best_slow:6.1f}x")
-
-
-def show_auxiliary_roles() -> None:
-    """Print which jobs of the repository macro mode plays, alone or with roles beside the gang, and why not others."""
-    plain, auxiliary, refused = [], [], []
-    for path in sorted(Path(TOPOLOGY).parent.glob("*.py")):
-        try:
-            scope = scope_of(with_nodes(load_topology(str(path), {}, (), None).graph), Plan())
-        except MacroRefused as error:
-            assert error.refusal is not None
-            refused.append(f"{path.name}: {error.refusal.text}")
-        except FlowdistError:  # a file of properties, or one that needs parameters
-            continue
-        else:
-            (auxiliary if scope.beside else plain).append(path.name)
-    print(f"\nplayed, a gang alone: {', '.join(plain)}")
-    print(f"played, refused without auxiliary roles: {', '.join(auxiliary)}")
-    print("refused, each with one field:", *refused, sep="\n  ")
 
 
 class SimPyJob:
@@ -177,10 +137,6 @@ def beside_simpy() -> None:
 
 def main() -> None:
     print(f"{NODES} nodes of 8 GPUs, {RATE}, {DAYS} days; CPU time of one core, Python {sys.version.split()[0]}")
-    if "--paths" in sys.argv[1:]:
-        show_paths()
-        show_auxiliary_roles()
-        return
     for case in CASES:
         show(case)
     beside_simpy()

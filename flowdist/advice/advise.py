@@ -32,7 +32,7 @@ from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import FaultError
 from flowdist.graph import RoleGraph, format_duration
 from flowdist.report.goodput import Estimate, daly_ns, estimate, needed_text
-from flowdist.sim.macro.scope import MacroRefused
+from flowdist.sim.macro.refused import MacroRefused
 
 MOST = 0.8  # of the largest gain in goodput: one spare node that has it is better than two
 Tell = Callable[[str], None]  # called after each run with what is tried, in words

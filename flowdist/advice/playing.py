@@ -14,8 +14,9 @@ from flowdist.graph.units import DAY
 from flowdist.record.accounts import goodput_of
 from flowdist.sim.faults.injector import check_faults
 from flowdist.sim.macro.macro import Macro
+from flowdist.sim.macro.refused import MacroRefused
 from flowdist.sim.macro.result import MacroResult
-from flowdist.sim.macro.scope import MacroRefused, scope_of
+from flowdist.sim.macro.scope import scope_of
 from flowdist.sim.result import SimResult
 from flowdist.sim.simulation import Simulation
 
@@ -87,19 +88,17 @@ def leading_role(graph: RoleGraph) -> RoleSpec:
 
 
 def mode_of(job: Job) -> Mode:
-    """Return the mode in which the job is simulated: macro mode if it plays the job and the faults, with one gang.
-
-    Advice is about the work of one role, and macro mode's goodput is that of the first gang alone.
+    """Return the mode in which the job is simulated: macro mode if it plays the job and the faults.
 
     Raises:
         FaultError: The job does not have what a fault or rate names, or the simulator cannot play it.
     """
     check_faults(job.plan, job.graph)
     try:
-        scope = scope_of(job.graph, job.plan)
+        scope_of(job.graph, job.plan)
     except (MacroRefused, FaultError):
         return "protocol"
-    return "protocol" if scope.others else "macro"
+    return "macro"
 
 
 def ideal_ns(graph: RoleGraph) -> int:

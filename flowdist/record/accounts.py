@@ -173,12 +173,13 @@ class Accounts:
     def _note_end(self, job: JobState, replica: ReplicaId, now: int) -> None:
         """Change the buckets after an attempt of the replica has ended.
 
-        A replica that was still starting up goes to `re-formation` if its world has an incident, else (it was retired)
-        to `waiting`. A replica that does not run again goes to `done`; with a world that has ended all its replicas do.
+        A replica that was still starting up goes to `re-formation` if its world has an incident or the job ends, else
+        (it was retired) to `waiting`. A replica that does not run again goes to `done`; with a world that has ended all
+        its replicas do.
         """
         if self._at[replica][0] == "start-up" and not job.replicas[replica].is_live:
-            is_back = job.worlds[job.replicas[replica].world].incident is not None  # else it was retired
-            self.move(replica, "re-formation" if is_back else "waiting", now)
+            has_failed = job.worlds[job.replicas[replica].world].incident is not None or job.ending is not None
+            self.move(replica, "re-formation" if has_failed else "waiting", now)
         world = job.worlds[job.replicas[replica].world]
         ended = [replica] if job.replicas[replica].phase in OVER_PHASES else []
         if world.phase in ("succeeded", "ended") and world.name not in self._over:

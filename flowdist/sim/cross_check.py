@@ -17,24 +17,12 @@ from flowdist.graph import RoleGraph
 from flowdist.record.accounts import BUCKETS, Bucket
 from flowdist.sim.macro.macro import Macro
 from flowdist.sim.macro.result import MacroResult
-from flowdist.sim.macro.scope import Scope, scope_of
+from flowdist.sim.macro.scope import scope_of
 from flowdist.sim.simulation import SimResult, Simulation
 
 
-class GangSums(NamedTuple):
-    """Numbers of one gang, as in `Sums`."""
-
-    generations: int
-    step: int
-    lost: int
-    spent: dict[Bucket, int]
-
-
 class Sums(NamedTuple):
-    """Numbers of one run that both modes have to agree on.
-
-    Generations, steps, lost work and time are those of the first gang of macro mode.
-    """
+    """Numbers of one run that both modes have to agree on."""
 
     outcome: str | None  # of the job; None: the run was stopped before its end
     lasted: int  # virtual time of the run, in ns
@@ -43,8 +31,6 @@ class Sums(NamedTuple):
     step: int  # the step that was reached
     lost: int  # work of each worker that had to be done again, in ns
     spent: dict[Bucket, int]  # time by bucket in ns, summed over the replicas
-    beside: dict[str, tuple[int, int]]  # generation and saved step of each auxiliary replica, by name
-    others: dict[str, GangSums]  # of the other gangs, by name
 
 
 class Comparison(NamedTuple):
@@ -64,18 +50,11 @@ class Comparison(NamedTuple):
     def is_alike(self) -> bool:
         """Return whether outcome, numbers of generations, and number of incidents of each kind are the same."""
         a, b = self.macro, self.protocol
-        generations = [[gang.generations for gang in sums.others.values()] for sums in (a, b)]
-        alike = (a.outcome, a.generations, a.causes) == (b.outcome, b.generations, b.causes)
-        return alike and generations[0] == generations[1]
+        return (a.outcome, a.generations, a.causes) == (b.outcome, b.generations, b.causes)
 
     def difference(self, bucket: Bucket) -> float:
-        """Return the share of all time that macro mode has in the bucket, less the share in protocol mode: -1 to 1.
-
-        Of several gangs, the difference of the one that differs most is returned.
-        """
-        pairs = [(self.macro.spent, self.protocol.spent)]
-        pairs += [(self.macro.others[name].spent, gang.spent) for name, gang in self.protocol.others.items()]
-        return max((_share(macro, bucket) - _share(protocol, bucket) for macro, protocol in pairs), key=abs)
+        """Return the share of all time that macro mode has in the bucket, less the share in protocol mode: -1 to 1."""
+        return _share(self.macro.spent, bucket) - _share(self.protocol.spent, bucket)
 
     @property
     def worst(self) -> float:
@@ -103,12 +82,11 @@ def compare(
     for seed in seeds:
         drawn = tuple(Arrivals(plan.rates, graph, scope.nodes, seed, plan.starts).until(until))
         fixed = plan._replace(faults=plan.faults + drawn, rates=())
-        # Macro mode draws the faults from its rates, to check the steady-state path too.
         macro = Macro(scope, plan, fault_seed=seed).run(until)
         protocol = Simulation(graph, fixed, checks="paced", tell=tell).run(until)
         if protocol.violation is not None:
             raise FlowdistError(f"seed {seed}: protocol mode has found a violation: {protocol.violation}")
-        yield Comparison(seed, len(fixed.faults), _of_macro(macro), _of_protocol(protocol, [scope, *scope.others]))
+        yield Comparison(seed, len(fixed.faults), _of_macro(macro), _of_protocol(protocol, scope.role.name))
 
 
 def _share(spent: dict[Bucket, int], bucket: Bucket) -> float:
@@ -117,10 +95,6 @@ def _share(spent: dict[Bucket, int], bucket: Bucket) -> float:
 
 
 def _of_macro(result: MacroResult) -> Sums:
-    others = {
-        name: GangSums(gang.generations, gang.step, gang.lost_ns, dict(gang.spent))
-        for name, gang in result.others.items()
-    }
     return Sums(
         result.outcome,
         result.now,
@@ -129,28 +103,13 @@ def _of_macro(result: MacroResult) -> Sums:
         result.step,
         result.lost_ns,
         dict(result.spent),
-        result.beside,
-        others,
     )
 
 
-def _of_protocol(result: SimResult, scopes: list[Scope]) -> Sums:
-    """Return the sums of a run in protocol mode. `scopes` are those of the gangs, the first one first."""
-    gangs = [scope.role.name for scope in scopes]
+def _of_protocol(result: SimResult, gang: str) -> Sums:
+    """Return the sums of a run in protocol mode. `gang` is the name of the only role."""
     causes = dict(sorted(Counter(incident.kind for incident in result.job.incidents).items()))
-    saved = {name: other.durable for name, other in result.models.items()}
-    worlds = ((name, other.generation) for name, other in result.job.worlds.items() if name not in gangs)
-    beside = {name: (generation, saved.get(name, 0)) for name, generation in worlds}
-    first, *others = (_of_gang(result, scope) for scope in scopes)
-    by_name = dict(zip(gangs[1:], others, strict=True))
-    return Sums(result.job.outcome, result.now, first.generations, causes, *first[1:], beside, by_name)
-
-
-def _of_gang(result: SimResult, scope: Scope) -> GangSums:
-    """Return the sums of one gang: of all roles of its world."""
-    world, model = result.job.worlds[scope.role.name], result.models.get(scope.role.name)
+    world, model = result.job.worlds[gang], result.models.get(gang)
     step = max(world.step, model.step_at(result.now)) if model is not None else 0
     lost = model.lost_ns if model is not None else 0
-    names = [part.name for part in scope.parts or (scope.role,)]
-    spent = {bucket: sum(result.spent[name][bucket] for name in names) for bucket in BUCKETS}
-    return GangSums(world.generation, step, lost, spent)
+    return Sums(result.job.outcome, result.now, world.generation, causes, step, lost, dict(result.spent[gang]))

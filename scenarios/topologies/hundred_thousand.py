@@ -2,7 +2,8 @@
 
 flowdist simulate scenarios/topologies/hundred_thousand.py --macro --rate node-kill=6.5e-3/node-day/4h --until 30d
 
-With `-p readers=200 -p evaluators=4` there are readers that it waits for and evaluators, on nodes without GPUs.
+With `-p readers=200 -p evaluators=4` there are readers that it waits for and evaluators, on nodes without GPUs. Macro
+mode does not play these; simulate a few hours of them without --macro.
 """
 
 from flowdist import Node, Restart, Topology, Workload

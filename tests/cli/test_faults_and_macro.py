@@ -178,41 +178,6 @@ def test_macro_mode_as_json() -> None:
     assert len(found["estimates"]["goodput"]) == 2
 
 
-def test_macro_mode_tells_of_the_roles_beside_the_gang() -> None:
-    pools = (
-        str(TOPOLOGIES / "pools.py"),
-        "-p",
-        "readers=1",
-        "-p",
-        "on_restart=restart",
-        "--macro",
-        "--fail",
-        "node5@3m/1m",
-    )
-    done = simulate(*pools)
-    assert done.exit_code == 0
-    assert "4 replicas of trainer on 4 nodes" in done.output
-    assert "beside it: 1 of reader on 2 nodes of their own" in done.output
-    (run,) = json.loads(simulate(*pools, "--json").output)["runs"]
-    assert run["beside"]["reader/0"] == {"generations": 2, "saved_step": 0} and run["causes"] == {"node_lost": 1}
-
-
-def test_macro_mode_tells_of_other_gangs(tmp_path: Path) -> None:
-    text = """from flowdist import Node, Restart, Topology, Workload
-t = Topology("duo", nodes=[Node(cpu=1, labels={"pool": pool}) for pool in ("blue", "blue", "red", "red")])
-for name in ("blue", "red"):
-    t.role(name, "sleep inf", replicas="1:2", where={"pool": name}, restart=Restart(), workload=Workload(steps=60))
-"""
-    (tmp_path / "duo.py").write_text(text)
-    arguments = (str(tmp_path / "duo.py"), "--macro", "--fail", "node3@30s/1m")
-    output = simulate(*arguments).output
-    assert "2 replicas of blue on 2 nodes" in output and "beside it: 2 of red on 2 nodes of their own" in output
-    assert "the figures below are those of blue; --json has those of each gang" in output
-    (run,) = json.loads(simulate(*arguments, "--json").output)["runs"]
-    assert run["roles"]["blue"]["generations"] == 1 and run["roles"]["red"]["generations"] > 1
-    assert run["roles"]["red"]["outcome"] == "succeeded" and run["time_s"]["red"]["productive"] > 50
-
-
 def test_a_macro_job_that_fails_ends_with_1() -> None:
     done = simulate(GANG, "--macro", "-p", "replicas=4", "--fail", "node1@3m")
     assert done.exit_code == 1 and "failed: trainer was below its minimum for 10m" in done.output
@@ -246,16 +211,22 @@ def test_a_difference_ends_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
     ("arguments", "words"),
     [
         (
-            (PS, "--macro"),
-            "ps.py:15:10: macro mode cannot play this job:\n  role ps: apart=False: macro mode has at most",
+            (PS, "--macro", "--rate", "node-kill=1/day", "--until", "30d", "--seeds", "2:9"),
+            "ps.py:14:9: macro mode does not play this job:\n  the topology: roles=(ps, trainer, evaluator)\n"
+            f"help: play a shorter time of it exactly: flowdist simulate {PS} "
+            "--rate node-kill=1/day --seed 2 --until 6h\n",
         ),
         ((GANG, "--macro", "--explore", "3"), "--explore is not for --macro"),
-        ((GANG, "--macro", "--set", "trainer.ready_timeout=9s"), "role trainer: ready_timeout='9s': macro mode"),
+        ((GANG, "--macro", "--set", "trainer.ready_timeout=9s"), "role trainer: ready_timeout='9s'"),
         ((GANG, "--macro", "--goodput", "0.9"), "properties and bounds are not for --macro"),
         ((GANG, "--macro", "--html", "x.html"), "--html is not for --macro"),
         ((GANG, "--macro", "--trace", "x", "--seeds", "1:2"), "--trace is of one run"),
         ((GANG, "--macro", "--cross-check"), "--cross-check needs an end"),
-        ((GANG, "--macro", "--fail", "node1@3m:pause"), "macro mode cannot play 'pause' of node1"),
+        (
+            (GANG, "--macro", "--fail", "node1@3m:pause", "--until", "10m", "-p", "nodes=5"),
+            f"flowdist simulate {GANG} -p nodes=5 --fail node1@3m:pause --until 10m",
+        ),
+        ((GANG, "--macro", "--drain", "node1@3m"), "macro mode does not play --drain node1"),
     ],
 )
 def test_what_macro_mode_cannot_do_it_says(arguments: tuple[str, ...], words: str) -> None:

@@ -15,7 +15,7 @@ from tests.proofs.mutations import MUTANTS, Mutant, MutationError, mutated
 PROOF = Path(__file__).parents[2] / "docs/proof.md"
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 HARMLESS = Mutant(
-    "harmless", "R9", "nothing", "incidents.judge:matching_rule", "if policy is None:", "if None is policy:", "repeated"
+    "harmless", "R9", "nothing", "rules.verdict:matching_rule", "if policy is None:", "if None is policy:", "repeated"
 )
 TENTH = ["--share", "0.1"]
 
@@ -66,7 +66,7 @@ def test_each_mutant_applies_and_is_undone(mutant: Mutant):
 
 def test_a_mutant_whose_text_is_not_found_once_is_refused():
     with (
-        pytest.raises(MutationError, match=r"'nowhere' stands 0 times in incidents.judge:matching_rule"),
+        pytest.raises(MutationError, match=r"'nowhere' stands 0 times in rules.verdict:matching_rule"),
         mutated(HARMLESS._replace(old="nowhere")),
     ):
         pass
@@ -74,7 +74,7 @@ def test_a_mutant_whose_text_is_not_found_once_is_refused():
         pass
     with (
         pytest.raises(MutationError, match="judge:nothing is no function"),
-        mutated(HARMLESS._replace(where="incidents.judge:nothing")),
+        mutated(HARMLESS._replace(where="rules.verdict:nothing")),
     ):
         pass
 

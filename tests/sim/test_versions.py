@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from flowdist import Node, Restart, Topology, Workload
+from flowdist import Restart, Topology, Workload
 from flowdist.control.protocol.effects import Notify
 from flowdist.control.protocol.events import ReplicaAcknowledged, ReplicaPublished
 from flowdist.faults.grammar import Plan, parse_fault
 from flowdist.graph import RoleGraph
 from flowdist.record.journal import Record
-from flowdist.sim.macro.scope import MacroRefused, scope_of
 from flowdist.sim.simulation import SimResult, Simulation
 from flowdist.testing import graph_of
 from tests.proofs.judge.restart_rules import complaints
@@ -145,22 +144,3 @@ def test_a_learner_that_restarts_begins_with_its_checkpoint_and_actors_run_on() 
     assert any(after <= before for before, after in itertools.pairwise(versions))
     assert [event.attempt for event in events if isinstance(event, ReplicaAcknowledged)].count(2) >= 1
     assert max(job.attempt for job in map(result.job.replicas.get, result.job.roles["actor"].replicas) if job) == 2
-
-
-def test_macro_mode_refuses_a_job_with_versions() -> None:
-    t = Topology("rl", nodes=[*4 * [Node(labels={"pool": "learner"})], Node(labels={"pool": "actor"})])
-    again = Restart("replica", max_restarts=2)
-    lead = t.role("learner", "true", replicas=4, apart=True, where={"pool": "learner"}, restart=Restart(max_restarts=2))
-    t.role(
-        "actor",
-        "true",
-        gang=False,
-        primary=False,
-        apart=True,
-        where={"pool": "actor"},
-        depends_on=lead.started(),
-        versions=lead.version(),
-        restart=again,
-    )
-    with pytest.raises(MacroRefused, match="role actor: versions="):
-        scope_of(graph_of(t), Plan())

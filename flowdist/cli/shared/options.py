@@ -94,6 +94,11 @@ class FaultOptions(NamedTuple):
 
         return parse_plan(*self)
 
+    def words(self) -> list[str]:
+        """Return the options as words of a command line that repeats this one."""
+        flags = ("--fail", "--scale", "--add", "--drain", "--rate", "--faults")
+        return [word for flag, texts in zip(flags, self, strict=True) for text in texts for word in (flag, text)]
+
 
 _FAULTS = {
     "fails": repeated("--fail", "fails", metavar="FAULT", help="Cause a failure: ps/0@20s, node1@30s/60s."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -15,14 +16,15 @@ from flowdist.cli.shared.common import print_json, write_trace
 from flowdist.cli.shared.options import gathered
 from flowdist.cli.shared.simulated import ProgressLine, exit_code
 from flowdist.errors import FlowdistError
-from flowdist.faults.grammar import Plan
-from flowdist.graph import HOUR, RoleGraph
+from flowdist.faults.grammar import FaultError, Plan
+from flowdist.graph import HOUR, RoleGraph, format_duration, parse_duration
 
 if TYPE_CHECKING:
     from flowdist.dsl.check.arguments import Arguments
     from flowdist.sim.macro.scope import Scope
 
 EQUAL_TO = 0.001  # share of all time: a larger difference of a bucket fails --cross-check
+SHORT = "6h"  # a time that protocol mode plays in minutes
 
 
 class MacroOptions(NamedTuple):
@@ -48,26 +50,30 @@ class MacroRun(NamedTuple):
     seeds: Sequence[int]
     until_ns: int | None
     as_json: bool
+    command: Sequence[str]  # words of the command line, without --macro, the seeds and the end
     arguments: Arguments | None = None  # where the arguments of the topology stand; None: nowhere
 
     def _scope(self) -> Scope:
         """Return what macro mode needs to know of the job.
 
         Raises:
-            MacroRefused: Macro mode cannot play the job. The text begins with the place of the field.
-            FlowdistError: Macro mode cannot play a fault or a rate.
+            MacroRefused, FaultError: Macro mode does not play the job, or a fault. The text begins with the place of
+                the field, and the help is the command that plays a shorter time of it in protocol mode.
         """
         from flowdist.dsl.problems.problem import place_text
-        from flowdist.sim.macro.scope import MacroRefused, scope_of
+        from flowdist.sim.macro.refused import MacroRefused
+        from flowdist.sim.macro.scope import scope_of
 
         try:
             return scope_of(self.graph, self.plan)
-        except MacroRefused as error:
-            refusal = error.refusal
-            if refusal is None or self.arguments is None:
-                raise
-            place = place_text(self.arguments.place(refusal.role, refusal.field))
-            raise MacroRefused(f"{place}: {error.message}", help=error.help, refusal=refusal) from None
+        except (MacroRefused, FaultError) as error:
+            refusal, message, until_ns = getattr(error, "refusal", None), error.message, parse_duration(SHORT)
+            if refusal is not None and self.arguments is not None:
+                message = f"{place_text(self.arguments.place(refusal.role, refusal.field))}: {message}"
+            end = format_duration(min(self.until_ns or until_ns, until_ns))
+            seed = ["--seed", str(self.seeds[0])] if self.seeds[0] else []
+            exact = shlex.join(["flowdist", "simulate", *self.command, *seed, "--until", end])
+            raise FlowdistError(message, help=f"play a shorter time of it exactly: {exact}") from None
 
     def run(self, trace_file: Path | None) -> None:
         """Run every seed, show the results, and exit: with 0, 1 if a job failed, or 4 if one had not ended at the end.
@@ -114,14 +120,7 @@ class MacroRun(NamedTuple):
         from flowdist.report.goodput import macro_text
 
         gpus = sum(node.gpu for node in self.graph.cluster.nodes)
-        beside = [*scope.beside, *((each.role, each.seats) for each in scope.others)]
-        beside += [pair for each in scope.others for pair in each.beside]
-        nodes = sum(map(bool, scope.seats)) if beside else len(scope.nodes)
-        click.echo(f"{scope.role.max_replicas} replicas of {scope.role.name} on {nodes} nodes, {gpus} GPUs")
-        for role, room in beside:
-            click.echo(f"beside it: {role.max_replicas} of {role.name} on {sum(map(bool, room))} nodes of their own")
-        if scope.others:
-            click.echo(f"the figures below are those of {scope.role.name}; --json has those of each gang")
+        click.echo(f"{scope.role.max_replicas} replicas of {scope.role.name} on {len(scope.nodes)} nodes, {gpus} GPUs")
         for rate in self.plan.rates:
             click.echo(f"rate {expected(rate, len(entities(rate, self.graph, scope.nodes)))}")
         click.echo("\n" + macro_text(summary), nl=False)
@@ -243,26 +242,20 @@ def _seconds(ns: float | None) -> float | None:
 
 def _run(scope: Any, seed: int, result: Any) -> dict[str, Any]:
     """Return the summary of the run of one seed."""
-    gangs = {scope.role.name: result, **result.others}
+    counts = ("outcome", "generations", "charged", "step", "lost_steps", "unsaved_steps")
+    figures = {key: getattr(result, key) for key in counts}
+    figures |= {"lost_work_s": result.lost_ns / 1e9, "unsaved_work_s": result.unsaved_ns / 1e9}
     return {
         "seed": seed,
         "outcome": result.outcome,
         "reason": result.reason,
         "lasted_s": result.now / 1e9,
-        "roles": {name: _figures(gang) for name, gang in gangs.items()},
+        "roles": {scope.role.name: figures},
         "causes": dict(sorted(result.causes.items())),
         "failures": result.faults,
         "cordoned": result.cordoned,
-        "beside": {name: {"generations": n, "saved_step": step} for name, (n, step) in result.beside.items()},
-        "time_s": {name: {bucket: ns / 1e9 for bucket, ns in gang.spent.items() if ns} for name, gang in gangs.items()},
+        "time_s": {scope.role.name: {bucket: ns / 1e9 for bucket, ns in result.spent.items() if ns}},
     }
-
-
-def _figures(gang: Any) -> dict[str, Any]:
-    """Return what one gang has done in a run, with the keys of `flowdist simulate`."""
-    keys = ("outcome", "generations", "charged", "step", "lost_steps", "unsaved_steps")
-    counts = {key: getattr(gang, key) for key in keys}
-    return {**counts, "lost_work_s": gang.lost_ns / 1e9, "unsaved_work_s": gang.unsaved_ns / 1e9}
 
 
 def _share(all_spent: list[dict[Any, int]], bucket: str) -> float:

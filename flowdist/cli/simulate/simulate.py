@@ -46,6 +46,12 @@ class OneRunOptions(NamedTuple):
     html_file: str | None
     full: bool
 
+    def words(self) -> list[str]:
+        """Return the options that change the workload as words of a command line."""
+        given = {"--workload": self.workload_file, "--startup-spread": self.startup_spread}
+        given["--collective"] = self.collective
+        return [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
+
 
 class _Job(NamedTuple):
     """Topology, graph and faults to simulate, with seed and end (None: no limit), and the scenario if one is named.
@@ -121,7 +127,7 @@ def command(
             raise FlowdistError("--explore and --seeds draw their own faults", help=help)
         Campaign(job.graph, job.named, campaign, seeds, demands, one.full, one.collective).run()
     if mode.is_macro:
-        _simulate_macro(job, one, campaign, demands, mode)
+        _simulate_macro(job, faults, one, campaign, demands, mode)
     _simulate(job, one, demands)
 
 
@@ -241,7 +247,12 @@ def _end_ns(until: str | None) -> int | None:
 
 
 def _simulate_macro(
-    job: _Job, one: OneRunOptions, campaign: CampaignOptions, demands: Demands, mode: MacroOptions
+    job: _Job,
+    faults: FaultOptions,
+    one: OneRunOptions,
+    campaign: CampaignOptions,
+    demands: Demands,
+    mode: MacroOptions,
 ) -> None:
     """Run macro mode, or its comparison with the protocol mode, and exit.
 
@@ -261,7 +272,9 @@ def _simulate_macro(
             raise FlowdistError(f"{name} not for --macro", help="leave it out, or --macro")
     seeds = campaign.chosen() if campaign.seeds is not None else [job.seed]
     check_faults(job.plan, job.graph)
-    run = MacroRun(job.graph, job.plan, seeds, job.until_ns, job.named.as_json, job.arguments)
+    words = [*one.words(), *faults.words()]
+    words = [*([job.named.target] if job.named.target is not None else []), *job.named.words(), *words]
+    run = MacroRun(job.graph, job.plan, seeds, job.until_ns, job.named.as_json, words, job.arguments)
     if mode.cross_check:
         run.cross_check()
     run.run(Path(one.trace_file) if one.trace_file is not None else None)

@@ -10,15 +10,14 @@ from bisect import bisect_left
 from collections.abc import Set
 from itertools import takewhile
 
-from flowdist.control.incidents.backoff import step_without_last
 from flowdist.control.job.deadlines import Due
 from flowdist.control.job.state import Charge, Failure, Incident, JobState, Replica, Role
 from flowdist.control.placement.bad_nodes import forget_failure
 from flowdist.control.protocol.ids import ReplicaId
+from flowdist.control.rules.backoff import step_without_last
+from flowdist.control.rules.verdict import PEER_KINDS
 from flowdist.graph import FailureKind
 
-# Kinds of failure that the death of a peer, or of a server, may cause, because connections to it break.
-PEER_KINDS: frozenset[FailureKind] = frozenset({"exit", "signal"})
 # Kinds of failure that no other replica or node can cause.
 OWN_KINDS: frozenset[FailureKind] = frozenset({"oom", "start_failed"})
 # Kinds of failure of a replica that is lost with its node.

@@ -1,103 +1,9 @@
-"""Meaning of a failure: restart, fail or ignore, and whether a budget pays for it (R5, R8, R9, R11).
-
-`judge_failure` is the rule. It is a function of values alone: the role's policy, the incidents charged so far, the
-failure, the time. The controller applies it to `JobState` (`judge`), and macro mode applies it to its own numbers.
-A verdict says in words which of the user's rules decided.
-"""
+"""Verdicts on the failures of a job: the rule `judge_failure`, applied to its state."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
-
 from flowdist.control.job.state import Failure, JobState
-from flowdist.graph import RestartPolicy, RoleSpec, Rule, format_duration
-from flowdist.graph.policies import Action, Scope
-
-# Failures of these kinds restart free of charge, in roles without a policy too, unless a rule of the user matches: no
-# code of the user is at fault (R8).
-FREE_KINDS: frozenset[str] = frozenset({"node_lost", "gpu_lost", "preempted", "store_lost", "unkillable"})
-
-Charges = Mapping[int, Sequence[int]]  # by level of the policy: when the incidents charged there opened, ascending
-
-
-class Verdict(NamedTuple):
-    """Decision about one failure: what follows (`action`), what restarts (`scope`), and why, in words (`because`).
-
-    `counted`: a budget pays for the restart. `exhausted`: the action follows from a used-up budget; an upstream role
-    may still turn out to be the cause (R7). `level` is the number of escalations: 0 is the role's own budget, 1 that of
-    `policy.wider` (R11).
-    """
-
-    action: Action
-    counted: bool
-    scope: Scope
-    because: str
-    exhausted: bool = False
-    level: int = 0
-
-
-EXCUSED = Verdict("restart", False, "replica", "it follows from the loss of a node")
-PEER_HANGS = EXCUSED._replace(because="a collective timed out because a peer hangs")
-
-
-def judge_failure(role: RoleSpec, charges: Charges, failure: Failure, now: int, *, caused: bool = False) -> Verdict:
-    """Return the verdict on a failure of the role. Nothing is changed.
-
-    The first rule of the policy that matches decides (R9). Without one, failures of `FREE_KINDS` restart free of
-    charge. Others restart as far as the budgets of the policy reach. Without a policy they fail the job.
-
-    Args:
-        role: The role of the replica that failed.
-        charges: The incidents that the role's budgets are charged for so far.
-        failure: The failure. One that came after an order to stop (`was_told`) fails no job for the lack of a policy.
-        now: When the failure happened (ns).
-        caused: Something upstream, or in the same incident, is the root cause, so no budget pays for this failure.
-    """
-    policy = role.restart
-    rule = matching_rule(policy, failure)
-    scope: Scope = policy.scope if policy else "role"
-    if rule is not None and rule.do != "restart":
-        return Verdict(rule.do, False, scope, f"rule {describe_rule(rule)} says {rule.do}")
-    if policy is None:
-        if failure.kind in FREE_KINDS:
-            return Verdict("restart", False, "role", "a change of membership")
-        if failure.was_told:
-            return Verdict("restart", False, "role", "it was being stopped")
-        return Verdict("fail", False, scope, f"role {role.name} has no restart policy")
-    free = failure.kind in FREE_KINDS and rule is None
-    if free or caused or (rule is not None and not rule.counted):
-        return Verdict("restart", False, scope, "not counted")
-    return _within_budget(role, policy, charges, 0, now)
-
-
-def _within_budget(role: RoleSpec, policy: RestartPolicy, charges: Charges, level: int, now: int) -> Verdict:
-    """Return the verdict of the budget of `policy`: a restart that it pays for, or what follows when it is used up.
-
-    Then the wider policy decides, if there is one. `level` is the number of escalations before this policy.
-    """
-    used = charges_in_window(charges.get(level, ()), policy.within_ns, now)
-    window = f" within {format_duration(policy.within_ns)}" if policy.within_ns is not None else ""
-    wider = f" of the {policy.scope}" if level else ""
-    if used < policy.max_restarts:
-        because = f"restart {used + 1} of {policy.max_restarts}{window}{wider}"
-        return Verdict("restart", True, policy.scope, because, level=level)
-    if policy.wider is not None:
-        return _within_budget(role, policy.wider, charges, level + 1, now)
-    many = f"{policy.max_restarts} restart{'s' * (policy.max_restarts != 1)}{window}{wider}"
-    because = f"role {role.name} has used up its budget of {many}"
-    action: Action = "ignore" if policy.then == "ignore" else "fail"
-    return Verdict(action, False, policy.scope, because, exhausted=True, level=level)
-
-
-def charges_in_window(opened: Sequence[int], window_ns: int | None, now: int) -> int:
-    """Return how many of these opening times of charged incidents (ns, ascending) a budget still counts at `now`.
-
-    A time counts for `window_ns`; None: for the whole job.
-    """
-    since = now - window_ns if window_ns is not None else None
-    return len(opened) - (bisect_right(opened, since) if since is not None else 0)
+from flowdist.control.rules.verdict import Verdict, judge_failure
 
 
 def judge(job: JobState, failure: Failure, *, caused: bool = False) -> Verdict:
@@ -131,26 +37,3 @@ def first_cause(job: JobState, before: int) -> tuple[str, str] | None:
             if verdict.action == "fail" and not may_be_excused(job, verdict, failure):
                 return f"{failure.reason}; {verdict.because}", failure.replica.role
     return None
-
-
-def matching_rule(policy: RestartPolicy | None, failure: Failure) -> Rule | None:
-    """Return the first rule of the policy that matches the failure, which decides (R9); None if no rule matches."""
-    if policy is None:
-        return None
-    return next((rule for rule in policy.rules if _matches(rule, failure)), None)
-
-
-def _matches(rule: Rule, failure: Failure) -> bool:
-    if rule.kind is not None and rule.kind != failure.kind:
-        return False
-    if rule.exit is not None and (failure.kind != "exit" or rule.exit != failure.exit_code):
-        return False
-    return rule.signal is None or (failure.kind == "signal" and rule.signal == failure.signal)
-
-
-def describe_rule(rule: Rule) -> str:
-    """Return the rule roughly as the user writes it: `On("exit", exit=3)`."""
-    parts = [f'"{rule.kind}"'] if rule.kind else []
-    parts += [f"exit={rule.exit}"] if rule.exit is not None else []
-    parts += [f'signal="{rule.signal}"'] if rule.signal else []
-    return f"On({', '.join(parts)})"

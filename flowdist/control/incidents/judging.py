@@ -17,7 +17,7 @@ from flowdist.control.incidents.causes import LOSS_KINDS, follows_from_loss, ups
 from flowdist.control.incidents.closure import closure, scope_worlds
 from flowdist.control.incidents.ending import begin_ending
 from flowdist.control.incidents.hangs import awaits_steps, name_culprit
-from flowdist.control.incidents.judge import EXCUSED, PEER_HANGS, Verdict, first_cause, judge, may_be_excused
+from flowdist.control.incidents.judge import first_cause, judge, may_be_excused
 from flowdist.control.incidents.recovery import claim, close, extend, join_incident, open_incident
 from flowdist.control.incidents.retiring import ignore
 from flowdist.control.incidents.suspects import (
@@ -36,6 +36,7 @@ from flowdist.control.job.facts import FREE, Change, Deferred, Ended, Heard, Los
 from flowdist.control.job.state import Failure, Incident, JobState, Replica
 from flowdist.control.placement.bad_nodes import blame, note_loss
 from flowdist.control.protocol.ids import NodeName, WorldName
+from flowdist.control.rules.verdict import EXCUSED, PEER_HANGS, Verdict
 from flowdist.graph import format_duration
 
 

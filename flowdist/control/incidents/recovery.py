@@ -20,14 +20,16 @@ from flowdist.control.incidents.backoff import set_backoff
 from flowdist.control.incidents.causes import dependents_of, note_lost, refund_dependents
 from flowdist.control.incidents.closure import closure, scope_worlds
 from flowdist.control.incidents.ending import stop
-from flowdist.control.incidents.health import limit_free, stops_with_grace
+from flowdist.control.incidents.health import limit_free
 from flowdist.control.incidents.in_place import leaves_in_place, may_stay, recall, staying
-from flowdist.control.incidents.judge import Verdict, judge
+from flowdist.control.incidents.judge import judge
 from flowdist.control.incidents.suspects import defer, drop, forget_suspects, take_over
 from flowdist.control.job.deadlines import INCIDENT_DUES, Due
 from flowdist.control.job.facts import Deferred
 from flowdist.control.job.state import Charge, Failure, Incident, JobState, World
 from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
+from flowdist.control.rules.changes import stops_with_grace
+from flowdist.control.rules.verdict import Verdict
 from flowdist.graph import format_duration
 
 # Results of incidents that have settled; see `settled_result`.

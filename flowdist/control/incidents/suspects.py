@@ -51,13 +51,13 @@ from bisect import insort
 from collections.abc import Iterable
 from itertools import islice
 
-from flowdist.control.incidents.causes import OWN_KINDS, PEER_KINDS
+from flowdist.control.incidents.causes import OWN_KINDS
 from flowdist.control.incidents.closure import closure, scope_worlds
-from flowdist.control.incidents.judge import Verdict, matching_rule
 from flowdist.control.job.deadlines import Due
 from flowdist.control.job.facts import Deferred, Heard
 from flowdist.control.job.state import Failure, Incident, JobState, Replica
 from flowdist.control.protocol.ids import NodeName, ReplicaId
+from flowdist.control.rules.verdict import PEER_KINDS, Verdict, matching_rule
 
 
 def note_suspected(job: JobState, name: NodeName) -> None:

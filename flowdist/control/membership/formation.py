@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 
 from flowdist.control.incidents.closure import closure
 from flowdist.control.incidents.ending import close_store
-from flowdist.control.incidents.health import growth_wait_ns, was_healthy
+from flowdist.control.incidents.health import was_healthy
 from flowdist.control.incidents.in_place import note_start, take_suspended
 from flowdist.control.incidents.recovery import open_incident
 from flowdist.control.incidents.retiring import end_ignored
@@ -21,6 +21,7 @@ from flowdist.control.membership.addresses import addresses_for
 from flowdist.control.placement.placement import admit, before_success, explain, fill, seated, short_of_room, unplace
 from flowdist.control.protocol.effects import OpenStore, StartReplica
 from flowdist.control.protocol.ids import ReplicaId, WorldName
+from flowdist.control.rules.changes import growth_wait_ns
 from flowdist.graph import format_duration
 from flowdist.graph.roles import GateCondition
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from flowdist.control.job.state import JobState, PastFailure, Replica
 from flowdist.control.placement.chooser import Chooser
 from flowdist.control.placement.placement import avoided, short_of_room, update_free
-from flowdist.control.placement.repeats import recent
 from flowdist.control.protocol.ids import NodeName
+from flowdist.control.rules.bad_nodes import recent
 from flowdist.graph import format_duration
 
 

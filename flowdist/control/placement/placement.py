@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterable
 from flowdist.control.job.state import OVER_PHASES, JobState, Node, Replica, Role
 from flowdist.control.placement.amounts import free_text, need_text
 from flowdist.control.placement.chooser import Chooser, Seat, Trial, candidate, refusal
-from flowdist.control.placement.repeats import recent, repeated
 from flowdist.control.protocol.ids import NodeName, ReplicaId
+from flowdist.control.rules.bad_nodes import recent, repeated
 from flowdist.graph import RoleSpec
 from flowdist.graph.capacity import Capacity, add, moments, offered, pick, slots, subtract, without
 

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple, get_args
 
-from flowdist.control.incidents.health import CHOSEN_KINDS
 from flowdist.control.job.state import PHASES
+from flowdist.control.rules.changes import CHOSEN_KINDS
 from flowdist.errors import FlowdistError
 from flowdist.graph.policies import FailureKind
 from flowdist.record.status import NodePhase, Status

@@ -1,5 +1,5 @@
-"""Macro mode: weeks of a large job, computed from one change of membership to the next.
+"""Macro mode: weeks of one large gang, computed from one change of membership to the next.
 
-Gangs are computed in closed form between two changes; roles beside them are played step by step. Decisions are made by
-the rules of `flowdist.control`, called with macro mode's own numbers. A job that cannot be computed truly is refused.
+Between two changes the gang is computed in closed form. Decisions are made by the rules of `flowdist.control`, called
+with macro mode's own numbers. A job that cannot be computed truly is refused.
 """

@@ -1,7 +1,6 @@
-"""Accounts of the time of one world in macro mode, in the buckets of protocol mode, which add up to the nanosecond.
+"""Accounts of the gang's time in macro mode, in the buckets of protocol mode, which add up to the nanosecond.
 
-The world is the gang, or one replica of an auxiliary role. At any time `active` replicas are in one bucket together,
-and all others of the role are in the bucket "waiting".
+At any time `active` replicas are in one bucket together, and all others of the role are in the bucket "waiting".
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class Halted(NamedTuple):
 
 
 class Books:
-    """Time, steps and checkpoints of one world. All times are ns.
+    """Time, steps and checkpoints of the gang. All times are ns.
 
     Args:
         load: The workload of the role.
@@ -42,12 +41,11 @@ class Books:
             None: no generation works.
         progressed: The generation that stepped last has reported a step that is further than ever.
         restore_ns: Time in which the present generation reads its checkpoint, if there is one.
-        finished: When the controller learns that members have done all work, if it does not of all at once: how many
-            members, and when (ns).
+        finished: Members that have done all work while another one's node is silent: how many, and when the controller
+            learns of it; None: there is no such node.
         halted: The generation that was halted last, if all checkpoints that it had completed count; None: no restart
             resumes from them, or only those count whose answer had arrived.
         step_ns: Time of a step of the present generation.
-        left_at: When the generation stopped at a step that its members agreed on, to save there; None: it has not.
         lost_steps: Steps of one worker that had to be done again; `lost_ns` is their time.
         unsaved_steps: Steps of one worker that were not saved when the job, or the run, ended.
     """
@@ -62,11 +60,10 @@ class Books:
         self.since = 0
         self.durable = self._first = 0  # `_first`: the step from which the present generation began
         self.begun: int | None = None
-        self._course = Course(0, 0, EVEN, is_stalled=False)  # of the present generation, if one works
+        self._course = Course(0, 0, EVEN)  # of the present generation, if one works
         self._end_ns = 0  # the position at which that generation has done all steps
         self.progressed = False
-        self.left_at: int | None = None
-        self.finished: list[tuple[int, int]] = []
+        self.finished: tuple[int, int] | None = None
         self.halted: Halted | None = None
         self.step_ns = load.step_ns
         self.lost_steps = self.lost_ns = self.unsaved_steps = 0
@@ -77,7 +74,8 @@ class Books:
         dt = now - self.since
         self.spent[self.bucket] += self.active * dt
         self.spent["waiting"] += (self._all - self.active) * dt
-        for members, done_at in self.finished:
+        if self.finished is not None:
+            members, done_at = self.finished
             done = members * max(0, now - max(done_at, self.since))
             self.spent[self.bucket] -= done
             self.spent["done"] += done
@@ -98,10 +96,10 @@ class Books:
             self.spent["back-off"] += part
             self.spent["re-formation"] -= part
         self.move("start-up", members, now)
-        self.progressed, self.finished = False, []
+        self.progressed, self.finished = False, None
         self.step_ns = self._load.step_ns_at(members * self._procs)
 
-    def begin(self, now: int, *, is_stalled: bool = False, pace: Fraction = EVEN) -> int:
+    def begin(self, now: int, pace: Fraction = EVEN) -> int:
         """Begin to work at the end of the start-up, and return when all workers have exited if nothing goes wrong.
 
         The work is the warm-up, all steps that are left, and the exit. The last part of the start-up is booked as the
@@ -109,7 +107,6 @@ class Books:
 
         Args:
             now: The time, in ns.
-            is_stalled: The generation waits for a service from the first moment, and NEVER is returned.
             pace: How many times longer than the workload says the slowest worker takes for a step.
         """
         load = self._load
@@ -119,44 +116,14 @@ class Books:
             self.spent["start-up"] -= part
         self.move("productive", self.active, now)
         self.begun, self._first = now, self.durable
-        self._course = Course(now, load.warmup_ns, pace, is_stalled=is_stalled)
-        self._end_ns = self._position_of(load.steps, self._first)
+        self._course = Course(now, load.warmup_ns, pace)
+        work = (load.steps - self._first) * self.step_ns
+        self._end_ns = work + max(0, work - 1) // load.checkpoint_every_ns * load.blocking_ns
         return self._exits()
-
-    def _position_of(self, step: int, first: int) -> int:
-        """Return the position of a step, in ns, in a generation that begins after the step `first`."""
-        work = (step - first) * self.step_ns
-        return work + max(0, work - 1) // self._load.checkpoint_every_ns * self._load.blocking_ns
 
     def _exits(self) -> int:
-        """Return when the workers exit after their last step, in ns, if nothing changes; NEVER while they wait."""
+        """Return when the workers exit after their last step, in ns, if nothing changes."""
         return self._course.time_of(self._end_ns + self._load.finish_ns)
-
-    def end(self, begun: int) -> int:
-        """Return when all workers have exited if the generation begins to work at `begun` and nothing goes wrong.
-
-        It is the present generation, or the next one if none works. No member is slow.
-        """
-        first = self.durable if self.begun is None else self._first
-        return begun + self._load.warmup_ns + self._position_of(self._load.steps, first) + self._load.finish_ns
-
-    @property
-    def is_even(self) -> bool:
-        """Return whether the generation that worked last never waited for a service or a member that became slow."""
-        return self._course.is_even
-
-    def stall(self, now: int) -> None:
-        """Make the generation, which works, do no step until `resume`."""
-        self._course.stall(now)
-
-    def resume(self, now: int) -> int:
-        """End the wait that `stall` began: the generation steps again from `now` on.
-
-        Returns:
-            When all workers have exited if nothing goes wrong, in ns since the start of the job.
-        """
-        self._course.resume(now)
-        return self._exits()
 
     def set_pace(self, pace: Fraction, now: int) -> int:
         """Make all steps from `now` on take `pace` times as long as the workload says.
@@ -167,39 +134,11 @@ class Books:
         self._course.set_pace(pace, now)
         return self._exits()
 
-    def time_of_step(self, step: int) -> int:
-        """Return when the generation, which works, has done a step, in ns, if nothing changes; NEVER while it waits.
-
-        Later steps than the last one count as that. For a step that is done already, it is a time in the past.
-        """
-        return self._course.time_of(self._position_of(min(step, self._load.steps), self._first))
-
-    def leave(self, now: int) -> None:
-        """Stop the generation, which works, at a step that its members have agreed on: they save until `halt`."""
-        self._course.stall(now)
-        self.left_at = now
-
-    @property
-    def has_left(self) -> bool:
-        """Return whether the generation has stopped at an agreed step, and is not halted yet."""
-        return self.begun is not None and self.left_at is not None
-
-    @property
-    def is_behind(self) -> bool:
-        """Return whether the workers have reported a step that they have to do again, so that it is no progress."""
-        return self._step_known > self.durable
-
-    def save_where_it_left(self) -> None:
-        """Make the step at which the generation has left the last checkpoint that counts. The caller halts it."""
-        assert self.left_at is not None
-        self.durable = max(self.durable, self.step_at(self.left_at))
-
     def _reported_step(self, time: int) -> int:
         """Return the furthest step that the workers of the generation, which works, have reported by `time`."""
         saved = self.reported(time)
         # Workers that save in the background have done more steps by the end of a checkpoint.
-        step = self._step_of(saved * self._cycle_ns + self._load.lag_ns) if saved else 0
-        return max(step, self.step_at(self.left_at)) if self.left_at is not None and self.left_at <= time else step
+        return self._step_of(saved * self._cycle_ns + self._load.lag_ns) if saved else 0
 
     def _step_of(self, position: int) -> int:
         """Return the step that the present generation has reached at a position of its course."""
@@ -208,7 +147,7 @@ class Books:
     def _split(self, position: int) -> tuple[int, int, int, int]:
         """Return how long the present generation has warmed up, worked, saved and ended its workers at a position.
 
-        The times are nominal, in ns. What waits and slow members add is in none of them.
+        The times are nominal, in ns. What slow members add is in none of them.
         """
         load = self._load
         if position < 0:
@@ -249,11 +188,9 @@ class Books:
         gets_answers = answered_until is None and not is_over
         reports = (now if answered_until is None else answered_until) - 1
         saved = self.reported(reports if gets_answers else reports - ANSWER_NS)
-        known = load.steps if done else self._reported_step(reports if self.left_at is None else now)
+        known = load.steps if done else self._reported_step(reports)
         if known > self._step_known:
             self._step_known, self.progressed = known, True
-        if self.left_at is not None:
-            saving += now - self.left_at
         self.halted = Halted(now, self.durable, self.active) if gets_answers and not done else None
         if done:
             self.durable = load.steps
@@ -271,7 +208,7 @@ class Books:
         else:
             self.lost_steps += step - self.durable
             self.lost_ns += (step - self.durable) * self.step_ns
-        self.begun = self.left_at = None
+        self.begun = None
         self.move("re-formation" if is_known else "detection", active, now)
 
     def take_back(self, now: int) -> None:
@@ -312,7 +249,7 @@ class Books:
         return max(0, (position - self._load.lag_ns) // self._cycle_ns)
 
     def step_at(self, now: int) -> int:
-        """Return the step that the world has reached, saved or not; if it does not work, the saved one."""
+        """Return the step that the gang has reached, saved or not; if it does not work, the saved one."""
         if self.begun is None:
             return self.durable
         return self._step_of(self._course.position(now))

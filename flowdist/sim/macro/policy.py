@@ -1,4 +1,4 @@
-"""Restart policy of one gang in macro mode: what its failures mean, and how long its restarts wait.
+"""Restart policy of the gang in macro mode: what its failures mean, and how long its restarts wait.
 
 Every rule is a function of `flowdist.control`, called with the numbers that are kept here: the charges of the budgets
 (R7, R9, R11), the step of the back-off (R10) and the membership changes in a row (R8, R13).
@@ -6,16 +6,16 @@ Every rule is a function of `flowdist.control`, called with the numbers that are
 
 from __future__ import annotations
 
-from flowdist.control.incidents.backoff import Backoff, next_backoff, step_without_last
-from flowdist.control.incidents.health import exceeds_row, growth_wait_ns, next_free_row, row_text
-from flowdist.control.incidents.judge import Verdict, judge_failure
 from flowdist.control.job.state import Failure
 from flowdist.control.protocol.ids import ReplicaId
+from flowdist.control.rules.backoff import next_backoff, step_without_last
+from flowdist.control.rules.changes import exceeds_row, growth_wait_ns, next_free_row, row_text
+from flowdist.control.rules.verdict import Verdict, judge_failure
 from flowdist.graph import FailureKind, JobOptions, RoleSpec
 
 
 class Policy:
-    """Restart policy of one gang, with the part of its history that the rules depend on. All times are ns.
+    """Restart policy of the gang, with the part of its history that the rules depend on. All times are ns.
 
     Attributes:
         charged: How many incidents are charged to a budget.
@@ -43,17 +43,10 @@ class Policy:
         """Charge an incident that opens now to the budget of a level (0: the role's own), and return its back-off."""
         self._charges.setdefault(level, []).append(now)
         self.charged += 1
-        wait, self._backoff_step = self._next_backoff(level, now)
-        return wait
-
-    def backoff_ns(self, level: int, now: int) -> int:
-        """Return the back-off that `charge` would return now, without charging anything (R10)."""
-        return self._next_backoff(level, now).wait_ns
-
-    def _next_backoff(self, level: int, now: int) -> Backoff:
         assert self._role.restart is not None
         policy = self._role.restart.chain()[level]
-        return next_backoff(policy, self._backoff_step, self.last_counted_ns, now)
+        wait, self._backoff_step = next_backoff(policy, self._backoff_step, self.last_counted_ns, now)
+        return wait
 
     def excuse(self, opened_ns: int) -> None:
         """Take back the charge of the incident that opened at `opened_ns`, since it has another cause (R7).

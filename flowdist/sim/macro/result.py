@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
 from flowdist.graph import FailureKind
 from flowdist.record.accounts import Bucket
 
-Phase = Literal["opening", "running", "stopping", "back-off", "gated", "waiting", "over"]
-Later = tuple[int, int, Callable[[int], None] | None, int]  # time, serial, action, node: see `Job.at`
+Phase = Literal["opening", "running", "stopping", "back-off", "waiting", "over"]
 NEVER = 1 << 62  # later than every time
 # By kind of fault on a replica: the kind of failure that it makes, and the signal.
 FAILED: dict[str, tuple[FailureKind, str | None]] = {
@@ -39,9 +37,6 @@ class MacroResult:
         causes: Number of incidents by kind.
         charged: How many incidents are charged to a budget.
         cordoned: Names of the cordoned nodes.
-        beside: Generation and saved step of each auxiliary replica, by name.
-        others: By name: the figures of each other gang: `spent`, `step`, lost and unsaved work, `generations`,
-            `charged`, and as `outcome` "succeeded" or "stopped". Faults and incidents here are those of the whole job.
     """
 
     spent: dict[Bucket, int]
@@ -59,17 +54,6 @@ class MacroResult:
     causes: Counter[str] = field(default_factory=Counter)
     charged: int = 0
     cordoned: list[str] = field(default_factory=list)
-    beside: dict[str, tuple[int, int]] = field(default_factory=dict)
-    others: dict[str, MacroResult] = field(default_factory=dict)
-
-    def add(self, gang: str, other: MacroResult) -> None:
-        """Add the result of another gang, called `gang`, and of the roles beside it, to that of the whole job."""
-        self.others[gang] = other
-        self.faults += other.faults
-        self.by_rate.update(other.by_rate)
-        self.causes.update(other.causes)
-        self.cordoned += other.cordoned
-        self.beside |= other.beside
 
     @property
     def goodput(self) -> float:

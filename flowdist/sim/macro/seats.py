@@ -1,4 +1,4 @@
-"""Seats of one role on its nodes, in macro mode: placement, free seats, bad nodes (R22).
+"""Seats of the gang on its nodes, in macro mode: placement, free seats, bad nodes (R22).
 
 Replicas and nodes are numbers. Seats are given as `control` gives them: to the lowest replica first, on the node with
 most free seats (with fewest if the placement is to pack). Of equal nodes the one that is listed first is taken.
@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import heapq
 from bisect import insort
-from collections import Counter
-from collections.abc import Callable
 
-from flowdist.control.placement.repeats import recent, repeated
+from flowdist.control.rules.bad_nodes import recent, repeated
 from flowdist.graph import JobOptions, NodeSpec, RoleSpec
 from flowdist.graph.capacity import fits, needed, offered, slots
 
@@ -26,7 +24,6 @@ class Seats:
         known: How many nodes are there from the start: the first ones of `room`.
 
     Attributes:
-        target: How many replicas of the role the operator wants to run; at first its maximum.
         sign: 1 to pack, -1 to spread: the order of `candidates`.
         room, on: By node: how many replicas fit on it, and which replicas have their seat there.
         usable: By node: it has joined, and is not lost as far as the controller knows.
@@ -36,20 +33,14 @@ class Seats:
         taken, free: Number of replicas with a seat, and of seats without a replica.
         candidates: Heap of (key, node) of nodes with free seats. Entries may be out of date; `_best` drops them.
         losses: By node: when (ns) it was lost with a running replica on it, within `bad_node_window`.
-        flapping: Nodes that were lost so often that they may be cordoned when they join again, and cordoned nodes.
         failures: Time, kind, replica and node of each failure that counts against a node, within that window.
-        others_have_room: Returns whether the minima of all other roles have room.
-        leaving: Nodes that are drained or will be taken away, and therefore cordoned until they join again (R14).
         home: The node on which a replica has run that lost its seat there for another reason than the loss of the node.
             It returns there if it can, since its ports were chosen there.
         fresh: Replicas with a seat on a node on which they have not run.
-        wary: A replica may have to leave its node, or to avoid one, when it gets a seat again.
-        version: Grows with each change of seats and nodes.
     """
 
     def __init__(self, role: RoleSpec, options: JobOptions, room: tuple[int, ...], known: int) -> None:
         self._options, self._least = options, role.min_replicas
-        self.target = role.max_replicas
         self.sign = 1 if role.placement.strategy == "pack" else -1
         self.room, self.on = list(room), [[] for _ in room]  # type: list[int], list[list[int]]
         self.usable = [node < known for node in range(len(room))]
@@ -60,14 +51,9 @@ class Seats:
         self.free = 0
         self.candidates: list[tuple[int, int]] = []
         self.losses: dict[int, list[int]] = {}
-        self.flapping: dict[int, None] = {}
         self.failures: list[tuple[int, str, int, int]] = []
-        self.others_have_room: Callable[[], bool] = lambda: True
-        self.leaving: dict[int, None] = {}
         self.home: dict[int, int] = {}
         self.fresh: dict[int, None] = {}
-        self.wary = False
-        self.version = 0
         self._step = role.step
         for node in range(known):
             self.free += room[node]
@@ -86,19 +72,11 @@ class Seats:
     @property
     def has_block(self) -> bool:
         """Return whether the replicas that want a seat, and the free seats, are enough for a larger mesh."""
-        return min(len(self.vacant), self.target - self.taken, self.free) >= self._block
-
-    def drop_surplus(self) -> None:
-        """Take the seats of the highest replicas away that are more than the operator wants."""
-        self._drop(max(0, self.taken - self.target))
+        return min(len(self.vacant), self.free) >= self._block
 
     def drop_part_of_block(self) -> None:
         """Take the seats of the highest replicas away that are too many for a mesh; none without a mesh."""
-        self._drop(self.taken % self._step)
-
-    def _drop(self, count: int) -> None:
-        """Take the seats of so many replicas away, the highest ones."""
-        for _ in range(count):
+        for _ in range(self.taken % self._step):
             replica = max(index for index, node in enumerate(self.node_of) if node is not None)
             node = self.node_of[replica]
             assert node is not None
@@ -140,18 +118,14 @@ class Seats:
             return home
         return self._best(avoid)
 
-    def fill(self, now: int, most: int | None = None) -> int:
+    def fill(self, now: int) -> int:
         """Give free seats to replicas without one, lowest replica first, and return how many got one.
 
         Replicas of a mesh get their seats in whole blocks. A replica gets a seat on a node on which it failed
         repeatedly only if no other node has a free seat (R22).
-
-        Args:
-            now: The time, in ns.
-            most: How many replicas get a seat at most; None: as many as there are seats.
         """
         before, left = self.taken, 0
-        while self.vacant and self.free and (most is None or self.taken - before < most):
+        while self.vacant and self.free:
             if not left and not self.has_block:
                 break
             left = (left or self._block) - 1
@@ -167,7 +141,6 @@ class Seats:
             self.on[node].append(replica)
             self.taken += 1
             self.free -= 1
-            self.version += 1
             self._offer(node)
         return self.taken - before
 
@@ -176,7 +149,6 @@ class Seats:
         if not self.usable[node]:
             return 0
         lost = self.on[node]
-        self.version += 1
         if node not in self.cordoned:
             self.free -= self.room[node] - len(lost)
         self.usable[node] = False
@@ -188,13 +160,6 @@ class Seats:
         self.on[node] = []
         return len(lost)
 
-    def release(self, replica: int) -> None:
-        """Free the seat of a replica whose work is done, and lower the minimum by it. It never gets a seat again."""
-        self._least -= 1
-        node = self.node_of[replica]
-        assert node is not None
-        self._empty(node, replica)
-
     def _empty(self, node: int, replica: int) -> None:
         """Take a replica's seat on a node away. The seat is free for others if the node is usable and not cordoned."""
         if self.fresh.pop(replica, replica) is not None:
@@ -202,33 +167,22 @@ class Seats:
         self.on[node].remove(replica)
         self.node_of[replica] = None
         self.taken -= 1
-        self.version += 1
         if self._is_open(node):
             self.free += 1
             self._offer(node)
 
     def note_loss(self, node: int, now: int) -> None:
-        """Count the loss of a node on which a replica ran. With too many within the window the node flaps (R22).
-
-        The loss of a node that was to leave does not count.
-        """
-        if node in self.leaving:
-            return
+        """Count the loss of a node on which a replica ran. With too many within the window the node flaps (R22)."""
         since = now - self._options.bad_node_window_ns
         self.losses[node] = [*(at for at in self.losses.get(node, ()) if at > since), now]
-        if len(self.losses[node]) >= self._options.cordon_after:
-            self.flapping[node] = None
 
     def join(self, node: int, now: int) -> None:
         """Offer the seats of a node that joined, for the first time or again.
 
-        A node that flaps is cordoned, if the minima of all roles have room without it (R22). One that is cordoned
-        already gets no replicas. A cordon because the node was to leave is over.
+        A node that flaps is cordoned, if the minimum has room without it (R22). One that is cordoned already gets no
+        replicas.
         """
         self.usable[node] = True
-        self.version += 1
-        if node in self.leaving:
-            del self.leaving[node], self.cordoned[node]
         if node in self.cordoned:
             return
         self.free += self.room[node] - len(self.on[node])
@@ -240,7 +194,7 @@ class Seats:
     def blame(self, replica: int, kind: str, now: int) -> None:
         """Count a failure of a replica, which has a seat, against its node.
 
-        The node is cordoned for too many failures of one kind, if the minima have room without it (R22).
+        The node is cordoned for too many failures of one kind, if the minimum has room without it (R22).
         """
         node = self.node_of[replica]
         assert node is not None
@@ -248,58 +202,14 @@ class Seats:
         same = sum(past[1] == kind and past[3] == node for past in self.failures)
         if same >= self._options.cordon_after and node not in self.cordoned:
             self._cordon(node)
-        counts = Counter(past[1:] for past in self.failures)
-        self.wary = max(counts.values()) >= self._options.move_after or any(self.on[node] for node in self.cordoned)
-
-    def note_failure(self, replica: int, kind: str, now: int) -> bool:
-        """Count a failure as `blame` does, and return True, if it can neither cordon the node nor move a replica.
-
-        Otherwise return False, and count nothing: the caller leaves the case to `blame`.
-        """
-        node, least = self.node_of[replica], min(self._options.move_after, self._options.cordon_after)
-        assert node is not None
-        self.failures = recent(self.failures, now, self._options)
-        if least <= 1 or any(past[1] == kind and past[3] == node for past in self.failures):
-            return False
-        self.failures.append((now, kind, replica, node))
-        return True
 
     def _cordon(self, node: int) -> None:
-        """Cordon the node, unless the minimum of a role has no room without it. Replicas on it keep their seats."""
-        if not self.is_needed(node):
-            self._close(node)
-
-    def _close(self, node: int) -> None:
-        """Give no more seats on a usable node; nothing if it is cordoned already."""
-        if node not in self.cordoned:
-            self.cordoned[node] = self.flapping[node] = None
-            self.version += 1
-            self.free -= self.room[node] - len(self.on[node])
-
-    def is_needed(self, node: int) -> bool:
-        """Return whether the minimum of a role has no room without the node, which is usable.
-
-        Replicas on other nodes that are to leave need new seats too, so their seats do not count.
-        """
-        own = 0 if node in self.cordoned else self.room[node] - len(self.on[node])
-        moving = sum(len(self.on[each]) for each in {**self.leaving, node: None})
-        return self.taken - moving + self.free - own < self._least or not self.others_have_room()
-
-    def leave(self, node: int) -> None:
-        """Cordon a usable node that is drained or will be taken away. Replicas keep their seats until `vacate`."""
-        self._close(node)
-        self.leaving[node] = None
-
-    def vacate(self, node: int) -> None:
-        """Take the seats of all replicas on a node away. Called when none of them runs."""
-        for replica in list(self.on[node]):
-            insort(self.vacant, replica)
-            self._empty(node, replica)
-
-    def vacate_leaving(self) -> None:
-        """Take all seats on nodes that are to leave away. Called when all replicas have stopped."""
-        for node in self.leaving:
-            self.vacate(node)
+        """Cordon a usable node, unless the minimum has no room without it. Replicas on it keep their seats."""
+        others = len(self.on[node])
+        own = self.room[node] - others
+        if node not in self.cordoned and self.taken - others + self.free - own >= self._least:
+            self.cordoned[node] = None
+            self.free -= own
 
     def _avoided(self, replica: int, now: int) -> list[int]:
         """Return the nodes on which the replica has failed so often in one way that it should not be there (R22)."""

@@ -6,7 +6,6 @@ loses them when it dies, and they are out of reach while it is cut off.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 
 
@@ -14,17 +13,19 @@ class PeerMemory:
     """Nodes of a gang that have its checkpoints in memory. Nodes are numbers, times are ns."""
 
     def __init__(self) -> None:
-        self._holders: dict[int, int] = {}  # the nodes, and how many times each had died by then
-        self._deaths: Counter[int] = Counter()
+        self._holders: set[int | None] = set()
+        self._dead: set[int] = set()  # those of them that have died since
         self._cut_until: dict[int, int] = {}
 
     def begin(self, nodes: Iterable[int | None]) -> None:
         """Note that a generation with members on these nodes begins to work; None stands for no node."""
-        self._holders = {node: self._deaths[node] for node in nodes if node is not None}
+        self._holders = set(nodes)
+        self._dead.clear()
 
     def kill(self, node: int) -> None:
         """Note that a node dies."""
-        self._deaths[node] += 1
+        if node in self._holders:
+            self._dead.add(node)
 
     def cut_off(self, node: int, until: int) -> None:
         """Note that a node is cut off until a time."""
@@ -32,6 +33,5 @@ class PeerMemory:
 
     def lost(self, now: int) -> int:
         """Return of how many nodes with a part of the checkpoint the memory is gone, or out of reach."""
-        return sum(
-            self._deaths[node] != deaths or now < self._cut_until.get(node, 0) for node, deaths in self._holders.items()
-        )
+        away = {node for node, until in self._cut_until.items() if now < until and node in self._holders}
+        return len(self._dead | away)

@@ -1,6 +1,6 @@
-"""Start-ups of one role in macro mode: which are warm, how long the slowest takes, and how slow its steps are.
+"""Start-ups of the gang in macro mode: which are warm, how long the slowest takes, and how slow its steps are.
 
-The first start of a role on a node is cold. Once it has taken its time, further starts on the node are warm, until the
+The first start on a node is cold. Once it has taken its time, further starts on the node are warm, until the
 node dies (`warm_startup`). The simulator draws these times for each worker; macro mode draws the slowest of a gang at
 once, from the same distribution: if N numbers are drawn evenly from [0, 1), the largest is distributed as the root of
 order N of one such number.
@@ -19,7 +19,7 @@ PACES = 1_000_000  # a drawn slow-down is rounded to one part in so many, as in 
 
 
 class WarmNodes:
-    """Nodes on which one role has started before, and since when its starts there are warm."""
+    """Nodes on which the gang has started before, and since when its starts there are warm."""
 
     def __init__(self, load: WorkloadSpec) -> None:
         self._load = load
@@ -36,10 +36,6 @@ class WarmNodes:
         for node in nodes:
             self._since.setdefault(node, now + self._load.startup_ns)
         return len(nodes) - warm, warm
-
-    def is_warm(self, node: int, now: int) -> bool:
-        """Return whether a start on the node at `now` (ns) is warm, as far as earlier calls of `split` say."""
-        return self._since.get(node, now + 1) <= now
 
     def forget(self, node: int) -> None:
         """Note that a node has died, and with it the modules in its memory."""

@@ -1,4 +1,4 @@
-"""Repeated failures on a node (R22), counted in the same way for a job and for macro mode of the simulator.
+"""Repeated failures on a node, for which a replica avoids it or it is cordoned (R22).
 
 A failure is a tuple of its time (ns), its kind, the replica and the node, such as `PastFailure`. Macro mode uses
 numbers for replicas and nodes.
