@@ -49,7 +49,7 @@ def end_ignored(job: JobState, world: World, gate: str) -> None:
     if any(role.spec.primary and role.spec.kind == "task" for role in roles):
         begin_ending(job, "failed", reason)
         return
-    job.notify(f"{reason}; it is ended, too", "warning")
+    job.decided("role_ended", roles[0].spec.name, f"{reason}; it is ended, too", "warning")
     for role in roles:
         for each in job.worlds_of(role):
             if each.phase == "waiting":

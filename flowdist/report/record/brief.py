@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
-from flowdist.control.protocol.effects import FinishJob, Notify, StartReplica
+from flowdist.control.protocol.effects import Decided, FinishJob, StartReplica
 from flowdist.control.protocol.events import (
     CheckpointOffered,
     ReplicaExited,
@@ -115,10 +115,10 @@ def _of_effects(line: Record) -> Iterator[Moment]:
     """Yield what the controller tells the user in its own words, and the end of the job."""
     for effect in line.effects:
         match effect:
-            case Notify(text=text, level=level):
+            case Decided(what=what, text=text, level=level):
                 if level != "info":
-                    yield Moment(line.t_ns, text, LAST if " is suspect: " in text else FIRST)
-                elif text.startswith("incident ") or ": every rank stops" in text or text.endswith(": ready"):
+                    yield Moment(line.t_ns, text, LAST if what == "node_suspect" else FIRST)
+                elif effect.incident is not None or what in ("step_agreed", "replica_ready"):
                     yield Moment(line.t_ns, text, LATER)
             case FinishJob(outcome=outcome):
                 yield Moment(line.t_ns, f"the job has {outcome}", LAST)

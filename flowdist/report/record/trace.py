@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 
-from flowdist.control.protocol.effects import FinishJob, Notify, StartReplica
+from flowdist.control.protocol.effects import Decided, FinishJob, StartReplica
 from flowdist.control.protocol.events import CheckpointOffered, ReplicaExited
 from flowdist.record.journal import FaultLine, Header, Line, Record, UnsavedLine
 from flowdist.text.printable import one_line
@@ -52,7 +52,7 @@ def _texts(record: Record) -> Iterator[str]:
         workers = f"{first.world_size} worker{'s' * (first.world_size != 1)}"
         yield f"start {names} (generation {first.generation}, {workers})"
     for effect in record.effects:
-        if isinstance(effect, Notify):
+        if isinstance(effect, Decided):
             yield effect.text
         elif isinstance(effect, FinishJob):
             yield f"the job has {effect.outcome}" if effect.outcome != "cancelled" else "the job is cancelled"
@@ -129,5 +129,5 @@ def _is_loud(text: str, line: Line) -> bool:
     """
     if not isinstance(line, Record):
         return True
-    notices = [effect for effect in line.effects if isinstance(effect, Notify)]
-    return any(text.endswith(one.text) and (one.level != "info" or one.text.startswith("incident ")) for one in notices)
+    notices = [effect for effect in line.effects if isinstance(effect, Decided)]
+    return any(text.endswith(one.text) and (one.level != "info" or one.incident is not None) for one in notices)

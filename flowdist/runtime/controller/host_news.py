@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from itertools import islice
 
 from flowdist.control.job.state import JobState
-from flowdist.control.protocol.effects import FinishJob, Notify, Order, StartReplica, is_order
+from flowdist.control.protocol.effects import Decided, FinishJob, Order, StartReplica, is_order
 from flowdist.control.protocol.ids import NodeName
 from flowdist.record.journal import Record
 from flowdist.record.status import Decision
@@ -79,8 +79,8 @@ class HostNews:
         for effect in line.effects:
             if is_order(effect):
                 self._note_order(effect)
-            elif isinstance(effect, Notify) and self._show_progress:
-                self._said.append(Decision(line.t_ns, effect.text, effect.level))
+            elif isinstance(effect, Decided) and self._show_progress:
+                self._said.append(Decision.of(line.t_ns, effect))
             elif isinstance(effect, FinishJob):
                 self.send_all(job_over(self._job))
         if self._starts:
