@@ -202,7 +202,7 @@ def leave_incident(job: JobState, world: World) -> None:
         if incident.worlds:
             job.touch(job.worlds[next(iter(incident.worlds))])
         else:
-            close(job, incident, settled_result(job, incident))
+            close(job, incident, settled_result(job, incident), has_settled=True)
         world.incident = None
 
 
@@ -245,11 +245,11 @@ def claim(job: JobState, incident: Incident, own: Incident, payer: str, verdict:
     return incident.backoff_ns if Due("backoff", str(incident.number)) in job.due else 0
 
 
-def close(job: JobState, incident: Incident, result: str) -> None:
+def close(job: JobState, incident: Incident, result: str, *, has_settled: bool = False) -> None:
     """Close an incident: release its worlds, drop its deadlines and deferred failures, and charge it if it counts (R7).
 
-    `result` is that of `settled_result`, which the user is notified of, or says why the incident did not settle. A
-    second notice follows when its worlds have taken their first step, see `note_first_step`.
+    The result of an incident that has settled, from `settled_result`, is a decision for the user. A second one follows
+    when its worlds have taken their first step, see `note_first_step`. Any other result says why it did not settle.
     """
     incident.phase, incident.closed_ns, incident.result = "closed", job.now, result
     job.open.pop(incident.number, None)
@@ -262,7 +262,7 @@ def close(job: JobState, incident: Incident, result: str) -> None:
     forget_suspects(job, incident)
     if incident.counted:
         charge(job, incident)
-    if result.startswith((RE_FORMED, RECOVERED, WAITS_FOR_ROOM, NOTHING_LEFT)):
+    if has_settled:
         paid = f", charged to {incident.charged_to}" if incident.charged_to else ""
         how, rest = (result, "") if result in (RE_FORMED, RECOVERED) else ("over", f"; {result}")
         text = f"incident {incident.number}: {how} after {_words(incident.took_ns)}{paid}{rest}"
