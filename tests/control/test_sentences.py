@@ -7,7 +7,7 @@ text, a scenario would end in another way here, or a report would count or leave
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -15,14 +15,15 @@ from click.testing import CliRunner
 
 from flowdist.cli.simulate.simulate import command
 from flowdist.control.job.state import JobState
-from flowdist.control.protocol.effects import Decided, Effect
+from flowdist.control.protocol.effects import Decided, Effect, What
 from flowdist.record.journal import Record
 from flowdist.record.reader import read_whole_lines
 from flowdist.report.record.brief import brief_timeline
 from flowdist.report.record.trace import shown_lines, trace_lines
 from tests.choosing import few
 
-SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.toml"))
+ROOT = Path(__file__).parents[2]
+SCENARIOS = sorted((ROOT / "scenarios").glob("*.toml"))
 
 
 def in_dots(job: JobState, what: str, about: object, text: str, *rest: object, **more: object) -> None:
@@ -60,3 +61,9 @@ def test_dots_in_place_of_sentences_change_nothing_else(
     events, figures, sizes = played(scenario, tmp_path / "trace.jsonl")
     monkeypatch.setattr(JobState, "decided", in_dots)
     assert played(scenario, tmp_path / "trace.jsonl") == (events, figures, sizes)
+
+
+def test_the_reference_lists_every_decision() -> None:
+    page = (ROOT / "docs/reference/events.md").read_text().partition("|---|---|---|")[2]
+    cells = [row.split("|")[1] for row in page.splitlines() if row]
+    assert {name.strip("`, ") for cell in cells for name in cell.split()} == set(get_args(What))
