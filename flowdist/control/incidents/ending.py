@@ -12,6 +12,7 @@ from flowdist.control.job.deadlines import Deadlines, Due
 from flowdist.control.job.state import JobState, Replica, Role, World
 from flowdist.control.placement.placement import unplace
 from flowdist.control.protocol.effects import CloseStore, FinishJob, Level, Outcome, StopReplica, What
+from flowdist.control.protocol.ids import ReplicaId
 
 ENDS: dict[Outcome, tuple[What, str]] = {
     "succeeded": ("job_succeeded", "the job has succeeded"),
@@ -20,7 +21,9 @@ ENDS: dict[Outcome, tuple[What, str]] = {
 }
 
 
-def begin_ending(job: JobState, outcome: Outcome, reason: str, failed: str | None = None) -> None:
+def begin_ending(
+    job: JobState, outcome: Outcome, reason: str, failed: str | None = None, replicas: Iterable[ReplicaId] = ()
+) -> None:
     """Decide that the job ends, and notify the user; do nothing if that is decided already.
 
     Every open incident is closed, and all deadlines and notices are dropped. Nothing is stopped here: `settle_ending`
@@ -31,10 +34,11 @@ def begin_ending(job: JobState, outcome: Outcome, reason: str, failed: str | Non
         outcome: The outcome of the job.
         reason: The reason in words; may be empty.
         failed: The name of the role that the job fails for; None: no role.
+        replicas: The replicas whose failure ends the job.
     """
     if job.ending is not None:
         return
-    job.ending, job.ending_reason = outcome, reason
+    job.ending, job.ending_reason, job.ending_failed = outcome, reason, tuple(replicas)
     if failed is not None:
         job.roles[failed].outcome = "failed"
     job.ending_at_once = outcome == "failed"

@@ -262,7 +262,9 @@ def _end(job: JobState, failure: Failure, verdict: Verdict, number: int, because
     if first is not None or number <= len(job.incidents):  # else the reason of the job's end says the same
         says = f"{because}, and " if because else ""
         job.decided("failure_final", failure.root, f"{failure.reason}; {says}{verdict.because}", "error")
-    begin_ending(job, "failed", *(first or (f"{failure.reason}; {verdict.because}", failure.replica.role)))
+    reason, cause = first or (f"{failure.reason}; {verdict.because}", failure)
+    failed = job.worlds[cause.world].members if cause.world else [cause.replica]
+    begin_ending(job, "failed", reason, cause.replica.role, failed)
 
 
 def _judge_heard(job: JobState, heard: Heard) -> None:
@@ -426,7 +428,7 @@ def _restart_lost(job: JobState, loss: Loss, lost: list[Failure], also: Iterable
         verdict = judge(job, failure)
         if verdict.action == "fail":
             why = f"{loss.cause}; lost replicas: {failure.replica}; {verdict.because}"
-            begin_ending(job, "failed", why, failure.replica.role)
+            begin_ending(job, "failed", why, failure.replica.role, [failure.replica])
             return
         if verdict.action == "ignore":
             text = f"{loss.cause}; lost replicas: {failure.replica}; ignored: {verdict.because}"

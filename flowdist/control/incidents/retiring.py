@@ -29,7 +29,7 @@ def ignore(job: JobState, replica: Replica) -> None:
         return
     if role.spec.primary and role.spec.kind == "task":
         reason = f"role {role.spec.name} has lost {replica.id} and is below its minimum"
-        begin_ending(job, "failed", reason, role.spec.name)
+        begin_ending(job, "failed", reason, role.spec.name, [replica.id])
     elif not left:
         role.outcome = "ignored"
         job.placement_changed = True

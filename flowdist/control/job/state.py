@@ -71,6 +71,7 @@ class JobState:
     now: int = 0
     ending: Outcome | None = None
     ending_reason: str = ""
+    ending_failed: tuple[ReplicaId, ...] = ()  # replicas whose failure ends the job
     ending_at_once: bool = False  # all roles stop at once: after a failure, or if the operator cancels at once
     outcome: Outcome | None = None
     suspended: dict[ReplicaId, None] = field(default_factory=dict)  # replicas whose workers wait for their next start

@@ -33,6 +33,7 @@ SKIPPED = {
             "graph",
             "now",
             "ending_reason",
+            "ending_failed",
             "effects",
             "incidents",
             "restores",

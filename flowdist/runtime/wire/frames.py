@@ -127,11 +127,12 @@ class Digest(msgspec.Struct, frozen=True, tag=True):
 
 
 class JobOver(msgspec.Struct, frozen=True, tag=True):
-    """The job has ended, at `t_ns` of its time. `exits` are the failures that the reason names."""
+    """The job has ended, at `t_ns` of its time, because of the `failed` replicas; `exits` are reports about these."""
 
     t_ns: int
     outcome: Outcome
     reason: str
+    failed: tuple[ReplicaId, ...] = ()
     exits: tuple[ReplicaExited, ...] = ()
 
 
