@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from flowdist.cli.shared.common import print_json, verb
 from flowdist.cli.shared.completion import complete_node, complete_size, nodes_of
@@ -163,7 +164,6 @@ def give_orders(
     Raises:
         FlowdistError: There is no such run, or its controller does not answer.
     """
-    from flowdist.record.status import Decision  # as in `RunOptions.find`
     from flowdist.runtime.run_folder.runs import known_mask, operate
 
     run_dir, graph = named.find()
@@ -172,12 +172,12 @@ def give_orders(
     helps: list[str] = []
     for order, name in orders:
         answer = operate(run_dir, order)
-        decisions += [Decision(each.t_ns, mask(each.text), each.level) for each in answer.said]
+        decisions += [msgspec.structs.replace(each, text=mask(each.text)) for each in answer.said]
         if any(each.level == "refused" for each in answer.said):
             helps += _name_help(order, name, graph, run_dir)
     refused = any(each.level == "refused" for each in decisions)
     if named.as_json:
-        texts = [{"text": each.text, "level": each.level} for each in decisions]
+        texts = [msgspec.to_builtins(each) for each in decisions]
         print_json("decision", run=run_dir.name, refused=refused, said=texts)
     else:
         _show(decisions, helps)

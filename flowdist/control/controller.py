@@ -159,7 +159,7 @@ def _take_over(job: JobState, event: ev.ControllerStarted) -> None:
     for _, name in job.usable:
         job.nodes[name].awaits_inventory = True
         note_suspected(job, name)
-    job.notify(f"the controller is back, as epoch {event.epoch}; what runs goes on", "warning")
+    job.decided("controller_back", "", f"the controller is back, as epoch {event.epoch}; what runs goes on", "warning")
 
 
 def _joined(job: JobState, event: ev.NodeJoined) -> None:
@@ -205,7 +205,12 @@ def _record_of_replica(job: JobState, replica: Replica, event: ev.AttemptEvent) 
             role = job.roles[replica.id.role]
             if not role.is_cold:
                 role.is_cold = True
-                job.notify(f"{role.spec.name} starts cold on {replica.node}: {event.detail}", "warning")
+                job.decided(
+                    "role_cold",
+                    role.spec.name,
+                    f"{role.spec.name} starts cold on {replica.node}: {event.detail}",
+                    "warning",
+                )
         case ev.ReplicaElastic():
             replica.is_elastic = True
         case ev.ReplicaExited():
@@ -374,7 +379,7 @@ def _expire(job: JobState, due: Due) -> None:
             _unready(job, _by_name(job, due.name))
         case "arrivals":
             if job.missing:
-                job.notify(f"not waiting any longer for {', '.join(job.missing)}", "warning")
+                job.decided("nodes_missing", "", f"not waiting any longer for {', '.join(job.missing)}", "warning")
             job.missing.clear()
             for world in job.worlds.values():
                 job.touch(world)

@@ -38,7 +38,7 @@ def main(run_dir: Path, parent: int, quiet: bool) -> int:
     graph = decode_graph((run_dir / "graph.json").read_bytes())
 
     def show(kind: str, text: str) -> None:
-        if kind in ("warning", "error") and not text.startswith("the job fails: "):  # the caller raises that
+        if kind in ("warning", "error"):  # the caller raises what the job has failed of
             print(f"flowdist: {printable(text)}", file=sys.stderr, flush=True)
         elif kind in ("stdout", "stderr") and not quiet:
             print_worker_line(text, sys.stdout if kind == "stdout" else sys.stderr)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from flowdist.control.protocol.effects import Effect, Notify
+from flowdist.control.protocol.effects import Decided, Effect
 from flowdist.control.protocol.events import Event
 from flowdist.control.protocol.ids import NodeName, WorldName
 from flowdist.graph import RoleGraph
@@ -42,7 +42,7 @@ class Header(msgspec.Struct, frozen=True, tag="header"):
 
 
 class Record(msgspec.Struct, frozen=True, gc=False, tag="event"):
-    """One event, and the effects by which the controller answered it. `reason` joins the texts of its `Notify` effects.
+    """One event, and the effects by which the controller answered it. `reason` joins the texts of its decisions.
 
     `n` is the number of the event, from 1 on. `t_ns` is its time in nanoseconds since the start of the job.
     """
@@ -104,12 +104,12 @@ class _Version(msgspec.Struct):
 
 
 def record(n: int, t_ns: int, event: Event, effects: Iterable[Effect]) -> Record:
-    """Build the record line for one event and its effects; its reason joins the texts of the `Notify` effects.
+    """Build the record line for one event and its effects; its reason joins the texts of the `Decided` effects.
 
     Nothing is written. `n` is the number of the event, `t_ns` its time in nanoseconds since the start of the job.
     """
     effects = tuple(effects)
-    reason = "; ".join([effect.text for effect in effects if type(effect) is Notify]) if effects else ""
+    reason = "; ".join([effect.text for effect in effects if type(effect) is Decided]) if effects else ""
     return Record(n, t_ns, event, effects, reason)
 
 

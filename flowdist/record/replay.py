@@ -22,7 +22,7 @@ import msgspec
 from flowdist.control.controller import Controller
 from flowdist.control.job.state import JobState
 from flowdist.control.protocol import events as ev
-from flowdist.control.protocol.effects import AnswerCheckpoint, Effect, FinishJob, Notify
+from flowdist.control.protocol.effects import AnswerCheckpoint, Decided, Effect, FinishJob
 from flowdist.control.protocol.ids import OfAttempt
 from flowdist.errors import FlowdistError
 from flowdist.record.journal import Header, Line, Record, record
@@ -198,7 +198,7 @@ def unknown_to(job: JobState, event: ev.Event) -> str:
 
 def _without_words(effects: Sequence[Effect]) -> list[Effect]:
     """Return the effects without notices, and with the reasons of the others emptied."""
-    return [_wordless(effect) for effect in effects if not isinstance(effect, Notify)]
+    return [_wordless(effect) for effect in effects if not isinstance(effect, Decided)]
 
 
 def _wordless(effect: Effect) -> Effect:
@@ -216,7 +216,7 @@ def _brief(effect: Effect | None, other: Effect | None) -> str:
     """
     if effect is None:
         return "nothing more"
-    if isinstance(effect, Notify):
+    if isinstance(effect, Decided):
         return repr(effect.text)
     about = getattr(effect, "replica", None) or getattr(effect, "world", None)
     text = f"{type(effect).__name__} {about or ''}".rstrip()

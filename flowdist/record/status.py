@@ -19,7 +19,7 @@ from flowdist.control.job.phases import PHASES, ReplicaPhase, RoleOutcome, Stall
 from flowdist.control.job.state import JobState
 from flowdist.control.membership.versions import why_not_fresh
 from flowdist.control.membership.waiting import held_up_by
-from flowdist.control.protocol.effects import Level, Notify, Outcome, StartReplica
+from flowdist.control.protocol.effects import Decided, Level, Outcome, StartReplica
 from flowdist.control.protocol.events import ReplicaProgressed, ReplicaStepped
 from flowdist.control.protocol.ids import NodeName, WorldName
 from flowdist.graph import SECOND, WHOLE, VersionEdge
@@ -37,11 +37,19 @@ RATE_WINDOW_NS = 30 * SECOND
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """Message of the controller about one of its decisions, with its time in nanoseconds since the start of the job."""
+    """Decision of the controller (see `effects.Decided`), with its time in nanoseconds since the start of the job."""
 
     t_ns: Count
     text: str
     level: Level = "info"
+    what: str = ""
+    about: str = ""
+    incident: int | None = None
+
+    @classmethod
+    def of(cls, t_ns: int, decided: Decided) -> Decision:
+        """Return the decision with its time."""
+        return cls(t_ns, decided.text, decided.level, decided.what, decided.about, decided.incident)
 
 
 class RoleStatus(msgspec.Struct, frozen=True):
@@ -210,8 +218,8 @@ class RecentDecisions:
     def hear(self, record: Record) -> None:
         """Keep the messages and the step of the line; a start of a replica resets the rate of its role."""
         for effect in record.effects:
-            if isinstance(effect, Notify):
-                self.said.append(Decision(record.t_ns, effect.text, effect.level))
+            if isinstance(effect, Decided):
+                self.said.append(Decision.of(record.t_ns, effect))
             elif isinstance(effect, StartReplica):
                 self._steps.pop(effect.replica.role, None)  # the replica resumes from an earlier step
                 self._counts.pop(effect.replica.role, None)

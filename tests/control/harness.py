@@ -9,7 +9,7 @@ from flowdist.control.controller import Controller, settle
 from flowdist.control.invariants.invariants import check_job
 from flowdist.control.membership.waiting import waiting_for
 from flowdist.control.protocol import events as ev
-from flowdist.control.protocol.effects import Effect, FinishJob, Notify, OpenStore, StartReplica, StopReplica
+from flowdist.control.protocol.effects import Decided, Effect, FinishJob, OpenStore, StartReplica, StopReplica
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import (
     SECOND,
@@ -202,7 +202,7 @@ class Talk:
         return [str(replica.id) for replica in self.job.replicas.values() if replica.is_up]
 
     def texts(self) -> list[str]:
-        return [effect.text for effect in self.effects if isinstance(effect, Notify)]
+        return [effect.text for effect in self.effects if isinstance(effect, Decided)]
 
     def outcome(self) -> tuple[str | None, str]:
         for effect in self.effects:

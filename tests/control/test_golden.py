@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from flowdist.control.protocol import events as ev
-from flowdist.control.protocol.effects import Effect, Notify
+from flowdist.control.protocol.effects import Decided, Effect
 from flowdist.graph import Gate, VersionEdge
 from tests.control.harness import TCP, Talk, graph, r, restart, role
 
@@ -126,7 +126,7 @@ def conversation(talk: Talk, steps: list[tuple[int, object]]) -> list[str]:
 
 
 def text(item: msgspec.Struct) -> str:
-    if isinstance(item, Notify):
+    if isinstance(item, Decided):
         return f'"{item.text}"'
     names = [name for name in item.__struct_fields__ if name not in ("spec", "address", "inventory")]
     values = [(name, getattr(item, name)) for name in names if getattr(item, name) not in ("", None, ())]

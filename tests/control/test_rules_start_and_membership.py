@@ -7,7 +7,7 @@ import pytest
 
 from flowdist.control.controller import Controller
 from flowdist.control.protocol import events as ev
-from flowdist.control.protocol.effects import CloseStore, Notify, OpenStore, StartReplica, StopReplica
+from flowdist.control.protocol.effects import CloseStore, Decided, OpenStore, StartReplica, StopReplica
 from flowdist.control.protocol.ids import NODE_RANK, unnamed_nodes
 from flowdist.graph import HOUR, NODE_PROCS, SECOND, Gate, NodeSpec, Readiness
 from tests.control.harness import TCP, Talk, graph, node, r, restart, role
@@ -360,7 +360,7 @@ def test_it_is_said_once_that_the_workers_of_a_role_are_not_forked():
     talk.join("node0")
     why = "its imports have left 1 thread running"
     assert talk.tell(ev.ReplicaStartsCold(r("trainer/0"), 1, why)) == [
-        Notify(f"trainer starts cold on node0: {why}", "warning")
+        Decided("role_cold", "trainer", f"trainer starts cold on node0: {why}", "warning")
     ]
     assert talk.tell(ev.ReplicaStartsCold(r("trainer/1"), 1, why)) == []
 
@@ -553,7 +553,7 @@ def test_scaling_to_a_size_that_forms_no_mesh_is_refused_in_words():
     talk.tell(ev.ScaleRequested("trainer", 3))
     assert len(talk.up()) == 6
     refusal = "scale trainer=3 is refused: its mesh pp=2 x dp=elastic needs multiples of 2"
-    assert Notify(refusal, "refused") in talk.effects, "the verb ends with 1"
+    assert Decided("scale_refused", "trainer", refusal, "refused") in talk.effects, "the verb ends with 1"
     talk.tell(ev.ScaleRequested("trainer", 4))
     assert len(talk.up()) == 4
 

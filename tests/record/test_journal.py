@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from flowdist.control.controller import Controller
 from flowdist.control.protocol import events as ev
-from flowdist.control.protocol.effects import Notify
+from flowdist.control.protocol.effects import Decided
 from flowdist.faults.milestones import Milestone, has_come
 from flowdist.graph import SECOND, RoleGraph
 from flowdist.record.journal import (
@@ -68,7 +68,10 @@ def test_the_reason_of_a_line_is_what_the_controller_said():
         "incident 1: trainer/1 failed on node0: exit code 1; restarting trainer (restart 1 of 3)"
     ]
     event = ev.TimePassed()
-    assert record(1, 0, event, [Notify("a"), Notify("b", "warning")]).reason == "a; b"
+    assert (
+        record(1, 0, event, [Decided("world_forms", "", "a"), Decided("world_forms", "", "b", "warning")]).reason
+        == "a; b"
+    )
 
 
 def test_what_a_crash_has_left_of_the_last_line_does_not_count():

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from flowdist.control.protocol import events as ev
-from flowdist.control.protocol.effects import FinishJob, Notify, StartReplica, StopReplica
+from flowdist.control.protocol.effects import Decided, FinishJob, StartReplica, StopReplica
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import SECOND, NodeSpec
 from flowdist.record.journal import FORMAT, FaultLine, Header, Record
@@ -73,7 +73,7 @@ def test_an_order_that_the_controller_would_not_give_is_named_by_event_and_field
 
 def test_other_words_for_the_same_decision_do_not_stop_a_strict_replay():
     header, lines = recorded()
-    edited, n = changed(lines, Notify, text="it was so")
+    edited, n = changed(lines, Decided, text="it was so")
     replay = Replay(header, strict=True).follow(edited)
     assert replay.n_different == n and replay.difference is not None and replay.difference.is_wording
     assert "the record says 'it was so', this version of flowdist decides " in replay.difference.text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from flowdist.control.protocol import events as ev
-from flowdist.control.protocol.effects import Notify, OpenStore, StartReplica
+from flowdist.control.protocol.effects import Decided, OpenStore, StartReplica
 from flowdist.graph import SECOND, Gate, VersionEdge
 from flowdist.record.journal import record
 from flowdist.record.status import RATE_WINDOW_NS, SAID_MAX, Decision, RecentDecisions, RestartCount, Status, status_of
@@ -139,8 +139,8 @@ def test_a_gang_is_a_world_and_replicas_that_restart_alone_are_none():
 def test_only_the_last_messages_are_kept():
     lately = RecentDecisions()
     for number in range(SAID_MAX + 1):
-        lately.hear(record(number, number, ev.TimePassed(), [Notify(f"no {number}", "warning")]))
-    assert len(lately.said) == SAID_MAX and lately.said[0] == Decision(1, "no 1", "warning")
+        lately.hear(record(number, number, ev.TimePassed(), [Decided("node_joined", "", f"no {number}", "warning")]))
+    assert len(lately.said) == SAID_MAX and lately.said[0] == Decision(1, "no 1", "warning", "node_joined")
 
 
 def test_steps_per_second_are_those_of_the_furthest_over_half_a_minute():
@@ -207,9 +207,9 @@ def test_what_the_operator_cannot_have_is_marked_as_refused():
         ev.UncordonRequested("node7"),
     ):
         (said,) = talk.tell(order)
-        assert isinstance(said, Notify) and said.level == "refused", order
+        assert isinstance(said, Decided) and said.level == "refused", order
     effects = talk.tell(ev.ScaleRequested("trainer", 2))
-    assert [effect.level for effect in effects if isinstance(effect, Notify)] == ["info"]
+    assert [effect.level for effect in effects if isinstance(effect, Decided)] == ["info"]
 
 
 def test_the_last_reason_of_a_loss_is_shown_until_the_node_is_back():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from flowdist.control.protocol.effects import Notify
+from flowdist.control.protocol.effects import Decided
 from flowdist.control.protocol.events import TimePassed
 from flowdist.record.journal import FaultLine, Header, Line, Record, UnsavedLine
 from flowdist.report.record.divergence import Divergence, Side, divergence, divergence_of, divergence_text
@@ -42,7 +42,7 @@ def test_a_record_and_itself_are_the_same() -> None:
     [
         (changed(4, event=TimePassed()), 4, "event"),
         (changed(4, t_ns=1_700_001), 4, "time"),
-        (changed(4, effects=(Notify("nothing starts"),), reason="nothing starts"), 4, "decision"),
+        (changed(4, effects=(Decided("world_forms", "", "nothing starts"),), reason="nothing starts"), 4, "decision"),
         (changed(FAULT_AT, spec="node1@3m"), FAULT_AT, "fault"),
         (changed(FAULT_AT, t_ns=1), FAULT_AT, "time"),
         ([line for line in LINES if not isinstance(line, FaultLine)], FAULT_AT, "fault"),
@@ -76,7 +76,7 @@ def test_without_times_only_what_happened_counts() -> None:
 
 def test_both_reasons_are_shown_with_the_lines_before() -> None:
     at = next(i for i, line in enumerate(LINES[1:]) if isinstance(line, Record) and line.n == 20)
-    other = changed(at, effects=(Notify("it is given up"),), reason="it is given up")
+    other = changed(at, effects=(Decided("world_forms", "", "it is given up"),), reason="it is given up")
     text = divergence_text(compare(other), 2)
     assert "the same happens, and the decision differs" in text
     assert "reason: it is given up" in text and "restarting trainer (a change of membership, not counted)" in text

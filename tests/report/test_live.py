@@ -7,7 +7,7 @@ from typing import IO, cast
 import pytest
 from rich.console import Console, ConsoleDimensions
 
-from flowdist.control.protocol.effects import Notify
+from flowdist.control.protocol.effects import Decided
 from flowdist.control.protocol.events import TimePassed
 from flowdist.record.journal import record
 from flowdist.report.live.status import Span
@@ -116,12 +116,12 @@ def test_a_run_is_drawn_periodically_with_its_decisions() -> None:
     now = [0.0]
     feed = big_job()
     view = LiveView(pinned, "big-1", clock=lambda: now[0])
-    view.hear(record(1, 5, TimePassed(), [Notify("the last decision")]))
+    view.hear(record(1, 5, TimePassed(), [Decided("world_forms", "", "the last decision")]))
     view.look(feed.controller.state, feed.now)
     assert terminal.seen[1].startswith("big-1  running  after 2m") and len(terminal.seen) <= 27
     assert any("the last decision" in row for row in terminal.seen)
     before = list(terminal.seen)
-    view.hear(record(2, 6, TimePassed(), [Notify("a later one")]))
+    view.hear(record(2, 6, TimePassed(), [Decided("world_forms", "", "a later one")]))
     view.look(feed.controller.state, feed.now)
     assert terminal.seen == before, "too soon"
     now[0] += PERIOD_S

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from flowdist.control.protocol.effects import Notify
+from flowdist.control.protocol.effects import Decided
 from flowdist.control.protocol.events import CancelRequested, CheckpointOffered
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.faults.scenario import load_scenario
@@ -148,7 +148,10 @@ def test_other_words_of_an_earlier_version_are_no_other_decisions() -> None:
     assert isinstance(header, Header)
     for at, line in enumerate(lines):
         if isinstance(line, Record):
-            effects = tuple(Notify(f"once: {e.text}", e.level) if isinstance(e, Notify) else e for e in line.effects)
+            effects = tuple(
+                msgspec.structs.replace(e, text=f"once: {e.text}") if isinstance(e, Decided) else e
+                for e in line.effects
+            )
             lines[at] = record(line.n, line.t_ns, line.event, effects)
     timeline = timeline_of(header, lines)
     assert timeline.differs_at is None and len(timeline.attempts) == len(timeline_of(header, result.lines[1:]).attempts)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flowdist.control.protocol import events as ev
-from flowdist.control.protocol.effects import Notify, StartReplica
+from flowdist.control.protocol.effects import Decided, StartReplica
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import RoleSpec
 from flowdist.record.journal import Record
@@ -237,7 +237,7 @@ def told(job: Job, kind: type) -> list[object]:
 
 def said(job: Job) -> list[str]:
     records = [line for line in job.journal()[1] if isinstance(line, Record)]
-    return [effect.text for record in records for effect in record.effects if isinstance(effect, Notify)]
+    return [effect.text for record in records for effect in record.effects if isinstance(effect, Decided)]
 
 
 @pytest.mark.real

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flowdist import Restart, Topology, Workload
-from flowdist.control.protocol.effects import Notify
+from flowdist.control.protocol.effects import Decided
 from flowdist.control.protocol.events import ReplicaAcknowledged, ReplicaPublished
 from flowdist.faults.grammar import Plan, parse_fault
 from flowdist.graph import RoleGraph
@@ -106,7 +106,7 @@ def run(graph: RoleGraph, *faults: str, seed: int = 0) -> SimResult:
 
 def told(result: SimResult) -> list[str]:
     records = [line for line in result.lines if isinstance(line, Record)]
-    return [effect.text for line in records for effect in line.effects if isinstance(effect, Notify)]
+    return [effect.text for line in records for effect in line.effects if isinstance(effect, Decided)]
 
 
 @pytest.mark.parametrize(("actor", "learner"), [(None, None), (Actor, Learner), (None, Learner)])

@@ -28,8 +28,8 @@ from typing import Any, NamedTuple
 from flowdist.control.job.state import Incident, JobState
 from flowdist.control.protocol.effects import (
     AskStep,
+    Decided,
     FinishJob,
-    Notify,
     OpenStore,
     StartReplica,
     StopAtStep,
@@ -133,7 +133,7 @@ class _Story:
                         self._left.add((effect.replica, effect.attempt))
                 case OpenStore() if self._is_new("open", effect.world, effect.generation):
                     self._add("generation forms:", effect.world, (effect.generation,), [effect.world])
-                case Notify(level="refused"):
+                case Decided(level="refused"):
                     event = line.event
                     about = getattr(event, "role", None) or getattr(event, "node", "")
                     self._add("refused:", about, (type(event).__name__,))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from flowdist.report.live.terminal_view import Pinned
     from flowdist.runtime.supervisor.supervisor import Observer
 
-COLOURS = {"warning": "yellow", "error": "red", "event": "cyan"}
+COLOURS = {"warning": "yellow", "error": "red", "failed": "red", "event": "cyan"}
 
 
 class Shown(NamedTuple):
@@ -76,7 +76,7 @@ class Console:
         """Print a line with the values of secrets masked, above the picture if there is one.
 
         Args:
-            kind: `stdout` or `stderr` of a worker, or `event`, `warning` or `error` of flowdist.
+            kind: `stdout` or `stderr` of a worker, or `event`, `warning`, `error` or `failed` of flowdist.
             text: The line.
         """
         text = self._mask(text)
@@ -84,7 +84,7 @@ class Console:
             if not self.shown.quiet:
                 self._worker_line(text, err=kind == "stderr" or self.shown.as_json)
             return
-        text = one_line(f"{kind}: {text}" if kind == "error" else text)
+        text = one_line(f"error: {text}" if kind in ("error", "failed") else text)
         line = f"flowdist {self.now_ns() / 1e9:7.2f}s {self.host and f'{self.host} '}| {text}"
         if self._pinned is not None:
             self._pinned.print(line, COLOURS[kind])

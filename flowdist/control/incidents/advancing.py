@@ -67,7 +67,7 @@ def _advance_incident(job: JobState, incident: Incident, changed: list[WorldName
         while incident.awaited and _is_settled(job, job.worlds[next(iter(incident.awaited))]):
             incident.awaited.pop(next(iter(incident.awaited)))
         if not incident.awaited:
-            close(job, incident, settled_result(job, incident))
+            close(job, incident, settled_result(job, incident), has_settled=True)
 
 
 def _reset_if_gone(job: JobState, world: World) -> None:

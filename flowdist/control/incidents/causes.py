@@ -121,7 +121,12 @@ def refund_dependents(job: JobState, incident: Incident, dependents: Set[str]) -
     for other in recent:
         if other.counted and other.root_role in dependents:
             _refund(job, other)
-            job.notify(f"incident {other.number} was caused by {incident.root}: not counted")
+            job.decided(
+                "incident_excused",
+                other.root,
+                f"incident {other.number} was caused by {incident.root}: not counted",
+                incident=other,
+            )
     for other in recent:
         for replica in other.lost if other is not incident else ():
             if replica.role in dependents:

@@ -11,10 +11,19 @@ from collections.abc import Iterable
 from flowdist.control.job.deadlines import Deadlines, Due
 from flowdist.control.job.state import JobState, Replica, Role, World
 from flowdist.control.placement.placement import unplace
-from flowdist.control.protocol.effects import CloseStore, FinishJob, Outcome, StopReplica
+from flowdist.control.protocol.effects import CloseStore, FinishJob, Level, Outcome, StopReplica, What
+from flowdist.control.protocol.ids import ReplicaId
+
+ENDS: dict[Outcome, tuple[What, str]] = {
+    "succeeded": ("job_succeeded", "the job has succeeded"),
+    "failed": ("job_failed", "the job fails"),
+    "cancelled": ("job_cancelled", "the job is cancelled"),
+}
 
 
-def begin_ending(job: JobState, outcome: Outcome, reason: str, failed: str | None = None) -> None:
+def begin_ending(
+    job: JobState, outcome: Outcome, reason: str, failed: str | None = None, replicas: Iterable[ReplicaId] = ()
+) -> None:
     """Decide that the job ends, and notify the user; do nothing if that is decided already.
 
     Every open incident is closed, and all deadlines and notices are dropped. Nothing is stopped here: `settle_ending`
@@ -25,10 +34,11 @@ def begin_ending(job: JobState, outcome: Outcome, reason: str, failed: str | Non
         outcome: The outcome of the job.
         reason: The reason in words; may be empty.
         failed: The name of the role that the job fails for; None: no role.
+        replicas: The replicas whose failure ends the job.
     """
     if job.ending is not None:
         return
-    job.ending, job.ending_reason = outcome, reason
+    job.ending, job.ending_reason, job.ending_failed = outcome, reason, tuple(replicas)
     if failed is not None:
         job.roles[failed].outcome = "failed"
     job.ending_at_once = outcome == "failed"
@@ -43,8 +53,9 @@ def begin_ending(job: JobState, outcome: Outcome, reason: str, failed: str | Non
     job.due = Deadlines()
     for world in job.worlds.values():
         world.notice = None
-    words = {"succeeded": "the job has succeeded", "failed": "the job fails", "cancelled": "the job is cancelled"}
-    job.notify(f"{words[outcome]}: {reason}" if reason else words[outcome], "error" if outcome == "failed" else "info")
+    what, words = ENDS[outcome]
+    level: Level = "error" if outcome == "failed" else "info"
+    job.decided(what, failed or "", f"{words}: {reason}" if reason else words, level)
 
 
 def hurry(job: JobState) -> None:
@@ -167,7 +178,7 @@ def judge_success(job: JobState, roles: Iterable[Role]) -> None:
         role.outcome = "succeeded"
         job.placement_changed = True
         job.due.clear(Due("pending", role.spec.name))
-        job.notify(f"{role.spec.name}: succeeded")
+        job.decided("role_succeeded", role.spec.name, f"{role.spec.name}: succeeded")
     primaries = [role for role in job.roles.values() if role.spec.primary and role.spec.kind == "task"] if done else []
     if primaries and all(role.outcome == "succeeded" for role in primaries):
         names = ", ".join(role.spec.name for role in primaries)

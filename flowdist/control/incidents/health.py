@@ -15,7 +15,8 @@ def limit_free(job: JobState, incident: Incident) -> None:
         world.free_row = next_free_row(world.free_row, was_healthy(job, world))
         world.progressed = False
         if exceeds_row(world.free_row, incident.kind, options):
-            begin_ending(job, "failed", row_text(name, world.free_row, options, incident.reason))
+            reason = row_text(name, world.free_row, options, incident.reason)
+            begin_ending(job, "failed", reason, replicas=incident.lost)
             return
 
 

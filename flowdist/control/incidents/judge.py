@@ -23,8 +23,8 @@ def may_be_excused(job: JobState, verdict: Verdict, failure: Failure) -> bool:
     )
 
 
-def first_cause(job: JobState, before: int) -> tuple[str, str] | None:
-    """Return the reason and the role for which an earlier deferred failure fails the job; None if none does.
+def first_cause(job: JobState, before: int) -> tuple[str, Failure] | None:
+    """Return the earlier deferred failure that fails the job, after the reason in words; None if none does.
 
     Earlier are failures of open incidents with a number below `before`. An incident with a suspected node among its
     suspects is skipped: its failures may follow from the loss of that node.
@@ -35,5 +35,5 @@ def first_cause(job: JobState, before: int) -> tuple[str, str] | None:
         for failure, caused, *_ in incident.deferred:
             verdict = judge(job, failure, caused=caused)
             if verdict.action == "fail" and not may_be_excused(job, verdict, failure):
-                return f"{failure.reason}; {verdict.because}", failure.replica.role
+                return f"{failure.reason}; {verdict.because}", failure
     return None

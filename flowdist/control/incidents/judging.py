@@ -256,14 +256,16 @@ def _end(job: JobState, failure: Failure, verdict: Verdict, number: int, because
     """
     if verdict.action == "ignore":
         says = f"{because}: " if because else ""
-        job.notify(f"{failure.reason}; {says}ignored: {verdict.because}", "warning")
+        job.decided("failure_ignored", failure.root, f"{failure.reason}; {says}ignored: {verdict.because}", "warning")
         ignore(job, job.replicas[failure.replica])
         return
     first = first_cause(job, number)
     if first is not None or number <= len(job.incidents):  # else the reason of the job's end says the same
         says = f"{because}, and " if because else ""
-        job.notify(f"{failure.reason}; {says}{verdict.because}", "error")
-    begin_ending(job, "failed", *(first or (f"{failure.reason}; {verdict.because}", failure.replica.role)))
+        job.decided("failure_final", failure.root, f"{failure.reason}; {says}{verdict.because}", "error")
+    reason, cause = first or (f"{failure.reason}; {verdict.because}", failure)
+    failed = job.worlds[cause.world].members if cause.world else [cause.replica]
+    begin_ending(job, "failed", reason, cause.replica.role, failed)
 
 
 def _judge_heard(job: JobState, heard: Heard) -> None:
@@ -369,7 +371,8 @@ def _restart_deferred(
         because = failure.reason if is_named else because or f"no rank is known to be behind {failure.replica}"
     if deferred.blocks or because or wait:
         says = f"{because}: " if because else ""
-        job.notify(f"incident {incident.number}: {says}{verdict.because}{wait}")
+        text = f"incident {incident.number}: {says}{verdict.because}{wait}"
+        job.decided("incident_judged", failure.root, text, incident=incident)
 
 
 def _judge_loss(job: JobState, loss: Loss) -> None:
@@ -384,7 +387,8 @@ def _judge_loss(job: JobState, loss: Loss) -> None:
         note_loss(job, loss.node)
     if loss.is_told:
         names = ", ".join(str(each.replica) for each in lost)
-        job.notify(f"{loss.cause}; lost replicas: {names}" if lost else loss.cause, "warning")
+        text = f"{loss.cause}; lost replicas: {names}" if lost else loss.cause
+        job.decided("node_lost", loss.root, text, "warning")
     if job.ending is None and (lost or peers or loss.also):
         _restart_lost(job, loss, lost, [*peers, *loss.also])
     for incident in job.open_incidents() if peers else ():
@@ -425,10 +429,11 @@ def _restart_lost(job: JobState, loss: Loss, lost: list[Failure], also: Iterable
         verdict = judge(job, failure)
         if verdict.action == "fail":
             why = f"{loss.cause}; lost replicas: {failure.replica}; {verdict.because}"
-            begin_ending(job, "failed", why, failure.replica.role)
+            begin_ending(job, "failed", why, failure.replica.role, [failure.replica])
             return
         if verdict.action == "ignore":
-            job.notify(f"{loss.cause}; lost replicas: {failure.replica}; ignored: {verdict.because}", "warning")
+            text = f"{loss.cause}; lost replicas: {failure.replica}; ignored: {verdict.because}"
+            job.decided("failure_ignored", failure.root, text, "warning")
             ignore(job, job.replicas[failure.replica])
             continue
         if verdict.counted and charged is None:

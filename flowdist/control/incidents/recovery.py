@@ -88,7 +88,8 @@ def open_incident(
         does = "stopping"
     if stay:
         names += f", of which {stay} replica{'s' * (stay > 1)} can stay in place"
-    job.notify(f"incident {incident.number}: {reason}; {does} {names}{wait} ({because})", "warning")
+    text = f"incident {incident.number}: {reason}; {does} {names}{wait} ({because})"
+    job.decided("incident_opened", root, text, "warning", incident=incident)
     if not incident.counted and deferred is None:
         limit_free(job, incident)
     return incident
@@ -97,7 +98,8 @@ def open_incident(
 def join_incident(job: JobState, incident: Incident, failure: Failure, worlds: Iterable[WorldName]) -> None:
     """Make a failure part of an open incident, notify the user, and stop these worlds as part of its restart set."""
     note_lost(job, incident, {failure.replica: failure.why})
-    job.notify(f"{failure.reason}; part of incident {incident.number} ({incident.root})", "warning")
+    text = f"{failure.reason}; part of incident {incident.number} ({incident.root})"
+    job.decided("incident_joined", failure.root, text, "warning", incident=incident)
     extend(job, incident, worlds)
 
 
@@ -182,7 +184,8 @@ def stop_set(job: JobState, incident: Incident, worlds: Iterable[WorldName]) -> 
             in_place = stays and leaves_in_place(job, replica)
             stop(job, replica, spec.grace_ns if has_grace else spec.stop_grace_ns, in_place=in_place)
         if staying := sum(replica.in_place for replica in up):
-            job.notify(f"{name}: {staying} of {len(up)} leave generation {world.generation} in place")
+            text = f"{name}: {staying} of {len(up)} leave generation {world.generation} in place"
+            job.decided("left_in_place", name, text, incident=incident)
 
 
 def drop_notice(job: JobState, world: World) -> None:
@@ -201,7 +204,7 @@ def leave_incident(job: JobState, world: World) -> None:
         if incident.worlds:
             job.touch(job.worlds[next(iter(incident.worlds))])
         else:
-            close(job, incident, settled_result(job, incident))
+            close(job, incident, settled_result(job, incident), has_settled=True)
         world.incident = None
 
 
@@ -244,11 +247,11 @@ def claim(job: JobState, incident: Incident, own: Incident, payer: str, verdict:
     return incident.backoff_ns if Due("backoff", str(incident.number)) in job.due else 0
 
 
-def close(job: JobState, incident: Incident, result: str) -> None:
+def close(job: JobState, incident: Incident, result: str, *, has_settled: bool = False) -> None:
     """Close an incident: release its worlds, drop its deadlines and deferred failures, and charge it if it counts (R7).
 
-    `result` is that of `settled_result`, which the user is notified of, or says why the incident did not settle. A
-    second notice follows when its worlds have taken their first step, see `note_first_step`.
+    The result of an incident that has settled, from `settled_result`, is a decision for the user. A second one follows
+    when its worlds have taken their first step, see `note_first_step`. Any other result says why it did not settle.
     """
     incident.phase, incident.closed_ns, incident.result = "closed", job.now, result
     job.open.pop(incident.number, None)
@@ -261,10 +264,11 @@ def close(job: JobState, incident: Incident, result: str) -> None:
     forget_suspects(job, incident)
     if incident.counted:
         charge(job, incident)
-    if result.startswith((RE_FORMED, RECOVERED, WAITS_FOR_ROOM, NOTHING_LEFT)):
+    if has_settled:
         paid = f", charged to {incident.charged_to}" if incident.charged_to else ""
         how, rest = (result, "") if result in (RE_FORMED, RECOVERED) else ("over", f"; {result}")
-        job.notify(f"incident {incident.number}: {how} after {_words(incident.took_ns)}{paid}{rest}")
+        text = f"incident {incident.number}: {how} after {_words(incident.took_ns)}{paid}{rest}"
+        job.decided("incident_closed", incident.root, text, incident=incident)
     if result == RE_FORMED:
         _await_first_steps(job, incident)
 
@@ -317,7 +321,8 @@ def _judge_recovered(job: JobState, incident: Incident) -> None:
         incident.unstepped.clear()
         incident.result, incident.stepped_ns = RECOVERED, max(stepped)
         times = f"re-formed after {_words(incident.took_ns)}, first step after {_words(incident.first_step_ns)}"
-        job.notify(f"incident {incident.number}: recovered: {times}")
+        text = f"incident {incident.number}: recovered: {times}"
+        job.decided("incident_recovered", incident.root, text, incident=incident)
 
 
 def _forget_first_step(job: JobState, world: World) -> None:

@@ -29,7 +29,7 @@ def ignore(job: JobState, replica: Replica) -> None:
         return
     if role.spec.primary and role.spec.kind == "task":
         reason = f"role {role.spec.name} has lost {replica.id} and is below its minimum"
-        begin_ending(job, "failed", reason, role.spec.name)
+        begin_ending(job, "failed", reason, role.spec.name, [replica.id])
     elif not left:
         role.outcome = "ignored"
         job.placement_changed = True
@@ -49,7 +49,7 @@ def end_ignored(job: JobState, world: World, gate: str) -> None:
     if any(role.spec.primary and role.spec.kind == "task" for role in roles):
         begin_ending(job, "failed", reason)
         return
-    job.notify(f"{reason}; it is ended, too", "warning")
+    job.decided("role_ended", roles[0].spec.name, f"{reason}; it is ended, too", "warning")
     for role in roles:
         for each in job.worlds_of(role):
             if each.phase == "waiting":

@@ -208,7 +208,10 @@ def drop(job: JobState, incident: Incident, deferred: Deferred, cause: str) -> N
     """
     incident.deferred.remove(deferred)
     if deferred.own is not None:
-        job.notify(f"incident {deferred.own} was caused by {cause}: not counted")
+        own = job.incident(deferred.own)
+        job.decided(
+            "incident_excused", own.root, f"incident {own.number} was caused by {cause}: not counted", incident=own
+        )
     if not incident.deferred:
         forget_suspects(job, incident)
 

@@ -18,7 +18,7 @@ from flowdist.control.job.deadlines import Deadlines, Due
 from flowdist.control.job.facts import Charge, Fact, Failure, Incident, OldRestore, PastFailure
 from flowdist.control.job.parts import Node, Notice, Replica, Role, World
 from flowdist.control.job.phases import LIVE_PHASES, OVER_PHASES, PHASES, UP_PHASES, ReplicaPhase, Stall, WorldPhase
-from flowdist.control.protocol.effects import Effect, Level, Notify, Outcome, StopReplica
+from flowdist.control.protocol.effects import Decided, Effect, Level, Outcome, StopReplica, What
 from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
 from flowdist.graph import FailureKind, RoleGraph
 from flowdist.graph.capacity import Capacity
@@ -71,6 +71,7 @@ class JobState:
     now: int = 0
     ending: Outcome | None = None
     ending_reason: str = ""
+    ending_failed: tuple[ReplicaId, ...] = ()  # replicas whose failure ends the job
     ending_at_once: bool = False  # all roles stop at once: after a failure, or if the operator cancels at once
     outcome: Outcome | None = None
     suspended: dict[ReplicaId, None] = field(default_factory=dict)  # replicas whose workers wait for their next start
@@ -237,6 +238,14 @@ class JobState:
         """Add an effect to those that the event at hand leads to."""
         self.effects.append(effect)
 
-    def notify(self, text: str, level: Level = "info") -> None:
-        """Add a notice for the user to the effects of the event at hand."""
-        self.effects.append(Notify(text, level))
+    def decided(
+        self,
+        what: What,
+        about: NodeName | ReplicaId | str,
+        text: str,
+        level: Level = "info",
+        *,
+        incident: Incident | None = None,
+    ) -> None:
+        """Add a decision to the effects of the event at hand; `Decided` explains the arguments."""
+        self.effects.append(Decided(what, str(about), text, level, None if incident is None else incident.number))

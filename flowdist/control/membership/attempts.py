@@ -112,7 +112,9 @@ def note_stopped(job: JobState, replica: Replica, event: ev.ReplicaStopped) -> N
     if event.suspended:
         suspend(job, replica)
     elif replica.in_place and job.ending is None:
-        job.notify(f"{replica.id} has not left its generation in place: it is restarted", "warning")
+        job.decided(
+            "not_left", replica.id, f"{replica.id} has not left its generation in place: it is restarted", "warning"
+        )
     if not was_up or job.ending is not None:
         return
     if world.notice is not None:

@@ -31,13 +31,13 @@ def drain(job: JobState, event: DrainRequested) -> None:
     """
     node = job.nodes.get(event.node)
     if node is None or not node.usable or job.ending is not None:
-        job.notify(f"drain {event.node} is refused: no such node is up", "refused")
+        job.decided("drain_refused", event.node, f"drain {event.node} is refused: no such node is up", "refused")
         return
     if needed := is_needed(job, event.node):
         was, node.cordoned = node.cordoned, node.cordoned or "to be drained"
         text = f"drain {event.node} is refused: without it, {explain(job, job.roles[needed])}"
         node.cordoned = was
-        job.notify(text, "refused")
+        job.decided("drain_refused", event.node, text, "refused")
         return
     _leave(job, event.node, f"{event.node} is drained by the operator", None)
 
@@ -70,7 +70,7 @@ def _leave(job: JobState, name: NodeName, because: str, notice_ns: int | None) -
     node.is_leaving, node.cordoned = True, node.cordoned or because
     job.leaving[name] = None
     update_free(job, name)
-    job.notify(because, "warning")
+    job.decided("node_leaves", name, because, "warning")
     for world_name in job.in_order({job.replicas[replica].world for replica in node.replicas}):
         world = job.worlds[world_name]
         if world.phase == "running" and not world.is_closing:
@@ -147,7 +147,7 @@ def _name_step(job: JobState, world: World, notice: Notice) -> None:
     step = notice.stop_at = agreed_step(notice.steps)
     if step is not None:
         notice.staying = {replica.id: None for replica in up}
-        job.notify(f"{world.name}: every rank stops at step {step} ({notice.because})")
+        job.decided("step_agreed", world.name, f"{world.name}: every rank stops at step {step} ({notice.because})")
     for replica in up:
         assert replica.node is not None
         job.emit(StopAtStep(replica.node, replica.id, replica.attempt, step))

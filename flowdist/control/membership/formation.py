@@ -117,11 +117,13 @@ def why_not_admitted(job: JobState) -> str:
 
 
 def _warn_of_waiting(job: JobState, role: Role) -> None:
-    """Notify the user why the role finds no room, unless that was done since it last had its minimum."""
+    """Decided the user why the role finds no room, unless that was done since it last had its minimum."""
     if not role.warning_sent:
         role.warning_sent = True
         timeout = format_duration(role.spec.pending_timeout_ns)
-        job.notify(f"waiting up to {timeout} for room: {explain(job, role)}", "warning")
+        job.decided(
+            "waits_for_room", role.spec.name, f"waiting up to {timeout} for room: {explain(job, role)}", "warning"
+        )
 
 
 def _form_gang(job: JobState, world: World, roles: list[Role]) -> None:
@@ -307,7 +309,11 @@ def _open(job: JobState, world: World, members: list[Replica]) -> None:
     if roles[0].spec.gang:
         many = f"{len(members)} replica{'s' * (len(members) != 1)}"
         most = sum(role.target for role in roles)
-        job.notify(f"{world.name}: generation {world.generation} forms with {many} of at most {most}")
+        job.decided(
+            "world_forms",
+            world.name,
+            f"{world.name}: generation {world.generation} forms with {many} of at most {most}",
+        )
 
 
 def _workers(members: Iterable[Replica]) -> int:

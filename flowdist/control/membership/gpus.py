@@ -35,13 +35,23 @@ def lose_gpu(job: JobState, event: GpuFailed) -> None:
         return
     cause = f"GPU {event.gpu} of {event.node} is bad: {event.reason}"
     if why := why_kept(event.xid):
-        job.notify(f"GPU {event.gpu} of {event.node}: {event.reason}; {why}, the GPU stays in use", "warning")
+        job.decided(
+            "gpu_kept",
+            event.node,
+            f"GPU {event.gpu} of {event.node}: {event.reason}; {why}, the GPU stays in use",
+            "warning",
+        )
         return
     node.bad_gpus[event.gpu] = event.reason
     node.free = without(node.free, (event.gpu,))
     holders = [job.replicas[replica] for replica in node.replicas if event.gpu in job.replicas[replica].gpus]
     lost = [replica for replica in holders if replica.is_up]
-    job.notify(f"{cause}; lost replicas: {', '.join(str(replica.id) for replica in lost)}" if lost else cause, "error")
+    job.decided(
+        "gpu_lost",
+        event.node,
+        f"{cause}; lost replicas: {', '.join(str(replica.id) for replica in lost)}" if lost else cause,
+        "error",
+    )
     for replica in holders:
         job.dismiss(replica)
         if replica.is_up:

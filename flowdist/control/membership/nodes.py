@@ -90,7 +90,7 @@ def _add(job: JobState, event: NodeJoined, known: Node | None) -> None:
     insort(job.usable, (place, event.node))
     update_free(job, event.node)
     without = f", without GPU {', '.join(map(str, node.bad_gpus))}: {_reasons(node)}" if node.bad_gpus else ""
-    job.notify(f"{event.node} joined{without}", "warning" if without else "info")
+    job.decided("node_joined", event.node, f"{event.node} joined{without}", "warning" if without else "info")
     cordon_flapping(job, event.node)
 
 
@@ -117,9 +117,9 @@ def note_still(job: JobState, event: NodeStandsStill) -> None:
     update_free(job, event.node)
     if event.who:
         text = f"{event.node}: {event.who} is stopped, by SIGSTOP or a debugger; nothing new is placed there"
-        job.notify(text, "warning")
+        job.decided("node_stands_still", event.node, text, "warning")
     else:
-        job.notify(f"{event.node}: no process of flowdist is stopped any more")
+        job.decided("node_goes_on", event.node, f"{event.node}: no process of flowdist is stopped any more")
 
 
 def _reconcile(job: JobState, event: NodeJoined) -> list[InventoryItem]:
@@ -295,7 +295,7 @@ def give_up_node(job: JobState, replica: Replica) -> None:
     leave_stores(job, name, others)
     node.lost_because = f"a worker of {replica.id} outlives SIGKILL"
     cause = f"{name} lost ({node.lost_because})"
-    job.notify(cause, "error")
+    job.decided("node_lost", name, cause, "error")
     kinds: list[tuple[Replica, FailureKind]] = [(replica, "unkillable"), *((other, "node_lost") for other in lost)]
     failures = tuple(Failure(each.id, kind, cause, at_ns=job.now) for each, kind in kinds)
     job.facts.append(Loss(name, cause, failures, name))

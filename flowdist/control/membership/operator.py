@@ -33,7 +33,7 @@ def apply_operation(job: JobState, event: Operation) -> None:
         case ev.CordonRequested() | ev.UncordonRequested():
             node = job.nodes.get(event.node)
             if node is None:
-                job.notify(f"{event.node} is no node of the job", "refused")
+                job.decided("cordon_refused", event.node, f"{event.node} is no node of the job", "refused")
             elif isinstance(event, ev.UncordonRequested):
                 uncordon(job, event.node)
             elif not node.cordoned:
@@ -49,13 +49,19 @@ def _scale(job: JobState, event: ev.ScaleRequested) -> None:
     """
     role = job.roles.get(event.role)
     if role is None or job.ending is not None or role.outcome is not None:
-        job.notify(f"scale {event.role}={event.replicas} is refused: no such role runs", "refused")
+        job.decided(
+            "scale_refused", event.role, f"scale {event.role}={event.replicas} is refused: no such role runs", "refused"
+        )
         return
     if why := why_no_size(role.spec, event.replicas):
-        job.notify(f"scale {event.role}={event.replicas} is refused: {why}", "refused")
+        job.decided("scale_refused", event.role, f"scale {event.role}={event.replicas} is refused: {why}", "refused")
         return
     role.target, role.scalings = event.replicas, role.scalings + 1
-    job.notify(f"{event.role}: scaled to {event.replicas} replica{'s' * (event.replicas != 1)} by the operator")
+    job.decided(
+        "role_scaled",
+        event.role,
+        f"{event.role}: scaled to {event.replicas} replica{'s' * (event.replicas != 1)} by the operator",
+    )
     if role.spec.gang:
         _scale_gang(job, job.worlds[role.worlds[0]], role)
         return

@@ -89,14 +89,14 @@ def judge_readiness(job: JobState, replica: Replica, *, passed: bool = False) ->
         if why := why_not_fresh(job, replica):
             if is_stale(job, replica) and not replica.was_refused:
                 replica.was_refused = True
-                job.notify(f"{replica.id} is not ready: {why}", "warning")
+                job.decided("version_stale", replica.id, f"{replica.id} is not ready: {why}", "warning")
             return
         publisher = job.roles[spec.versions.role]
         replica.admitted = (replica.version, publisher.version)
         with_version = f" with version {replica.version} of {publisher.spec.name}"
     job.set_phase(replica, "ready")
     job.due.clear(Due("ready", str(replica.id)))
-    job.notify(f"{replica.id}: ready{with_version}")
+    job.decided("replica_ready", replica.id, f"{replica.id}: ready{with_version}")
 
 
 def is_stale(job: JobState, replica: Replica) -> bool:

@@ -38,7 +38,7 @@ def blame(job: JobState, replica: Replica, kind: str, at_ns: int) -> None:
     if is_needed(job, replica.node):
         if same == options.cordon_after:
             text = f"{replica.node} is suspect: {why}; it is not cordoned, as there is no room for the job without it"
-            job.notify(text, "warning")
+            job.decided("node_suspect", replica.node, text, "warning")
         return
     cordon(job, replica.node, why)
     node.cordon_cause = kind
@@ -64,7 +64,7 @@ def forget_failure(job: JobState, replica: Replica, at_ns: int) -> None:
         if node.cordon_cause == past.kind and not node.is_leaving and len(same) < job.graph.options.cordon_after:
             node.cordoned = node.cordon_cause = ""
             update_free(job, past.node)
-            job.notify(f"{past.node} is used again: {replica.id} did not fail by itself")
+            job.decided("node_used_again", past.node, f"{past.node} is used again: {replica.id} did not fail by itself")
 
 
 def note_loss(job: JobState, name: NodeName) -> None:
@@ -102,7 +102,7 @@ def cordon(job: JobState, name: NodeName, why: str) -> None:
     """Mark the node as cordoned, so that no more replicas are placed there, and notify the user of the reason `why`."""
     job.nodes[name].cordoned = why
     update_free(job, name)
-    job.notify(f"{name} is cordoned: {why}; `uncordon` takes it back", "warning")
+    job.decided("node_cordoned", name, f"{name} is cordoned: {why}; `uncordon` takes it back", "warning")
 
 
 def uncordon(job: JobState, name: NodeName) -> None:
@@ -118,7 +118,7 @@ def uncordon(job: JobState, name: NodeName) -> None:
         replica.failures = [past for past in replica.failures if past.node != name]
     node.failures.clear()
     update_free(job, name)
-    job.notify(f"{name} is used again")
+    job.decided("node_used_again", name, f"{name} is used again")
 
 
 def moves_away(job: JobState, replica: Replica, name: NodeName) -> bool:

@@ -16,6 +16,46 @@ if TYPE_CHECKING:
 
 Outcome = Literal["succeeded", "failed", "cancelled"]
 Level = Literal["info", "warning", "error", "refused"]
+What = Literal[
+    "controller_back",
+    "cordon_refused",
+    "drain_refused",
+    "failure_final",
+    "failure_ignored",
+    "gpu_kept",
+    "gpu_lost",
+    "incident_closed",
+    "incident_excused",
+    "incident_joined",
+    "incident_judged",
+    "incident_opened",
+    "incident_recovered",
+    "job_cancelled",
+    "job_failed",
+    "job_succeeded",
+    "left_in_place",
+    "node_cordoned",
+    "node_goes_on",
+    "node_joined",
+    "node_leaves",
+    "node_lost",
+    "node_stands_still",
+    "node_suspect",
+    "node_used_again",
+    "nodes_missing",
+    "not_left",
+    "old_restore",
+    "replica_ready",
+    "role_cold",
+    "role_ended",
+    "role_scaled",
+    "role_succeeded",
+    "scale_refused",
+    "step_agreed",
+    "version_stale",
+    "waits_for_room",
+    "world_forms",
+]
 
 
 class AttemptOrder(msgspec.Struct, frozen=True):
@@ -130,14 +170,24 @@ class AnswerCheckpoint(AttemptOrder, frozen=True, tag=True):
     reason: str = ""
 
 
-class Notify(msgspec.Struct, frozen=True, tag=True):
-    """Show a decision or a fact to the user in words. The same text reaches the terminal, the record and the tests.
+class Decided(msgspec.Struct, frozen=True, tag=True):
+    """Decision, or a fact that a user has to know. The terminal, the record, hooks and tests show the same one.
 
-    Level `refused`: the operator asked for something impossible, and nothing changes.
+    `what`, `about` and `incident` are stable: tools read them. `text` is for people, and may change.
+
+    Args:
+        what: What was decided. A decision whose name ends in `refused` answers an operator, and changes nothing.
+        about: The replica, node, world or role that it is about, as users write it; empty: the job.
+        text: The decision in one sentence.
+        level: How loud it is shown. `refused`: the operator asked for something impossible.
+        incident: The number of the incident that it is part of; None: of none.
     """
 
+    what: What
+    about: str
     text: str
     level: Level = "info"
+    incident: int | None = None
 
 
 class FinishJob(msgspec.Struct, frozen=True, tag=True):
@@ -148,7 +198,7 @@ class FinishJob(msgspec.Struct, frozen=True, tag=True):
 
 
 Order = OpenStore | CloseStore | StartReplica | StopReplica | AskStep | StopAtStep | TellPeers | AnswerCheckpoint
-Effect = Order | Notify | FinishJob
+Effect = Order | Decided | FinishJob
 _ORDERS = frozenset(get_args(Order))
 
 

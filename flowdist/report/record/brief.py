@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
-from flowdist.control.protocol.effects import FinishJob, Notify, StartReplica
+from flowdist.control.protocol.effects import Decided, FinishJob, StartReplica
 from flowdist.control.protocol.events import (
     CheckpointOffered,
     ReplicaExited,
@@ -23,11 +23,15 @@ MISSED = {"start": "has reported no first step", "progress": "has reported no st
 
 
 class Moment(NamedTuple):
-    """One line of a short timeline: its time in ns, its text, and its importance (`FIRST` to `LAST`)."""
+    """One line of a short timeline: its time in ns, its text, and its importance (`FIRST` to `LAST`).
+
+    `what` is the name of the decision that it tells of; empty: it tells of something else.
+    """
 
     t_ns: int
     text: str
     rank: int
+    what: str = ""
 
 
 def brief_timeline(lines: Iterable[Line], most: int) -> list[str]:
@@ -51,12 +55,13 @@ def brief_timeline(lines: Iterable[Line], most: int) -> list[str]:
 def _without_repeats(moments: Sequence[Moment]) -> Iterator[Moment]:
     """Yield the moments, but of several that say the same of different replicas at one time only the first.
 
-    A sentence that the next one repeats, as the end of the job repeats its reason, is left out as well.
+    A final failure is left out if the end of the job follows, which repeats it as its reason.
     """
     said: tuple[int, str] = (-1, "")
     for moment, later in zip_longest(moments, moments[1:]):
         says = (moment.t_ns, moment.text.partition(" ")[2])
-        if says != said and (later is None or not later.text.endswith(f" {moment.text}")):
+        repeats = says == said and not moment.what
+        if not repeats and not (moment.what == "failure_final" and later is not None and later.what == "job_failed"):
             yield moment
         said = says
 
@@ -115,11 +120,11 @@ def _of_effects(line: Record) -> Iterator[Moment]:
     """Yield what the controller tells the user in its own words, and the end of the job."""
     for effect in line.effects:
         match effect:
-            case Notify(text=text, level=level):
+            case Decided(what=what, text=text, level=level):
                 if level != "info":
-                    yield Moment(line.t_ns, text, LAST if " is suspect: " in text else FIRST)
-                elif text.startswith("incident ") or ": every rank stops" in text or text.endswith(": ready"):
-                    yield Moment(line.t_ns, text, LATER)
+                    yield Moment(line.t_ns, text, LAST if what == "node_suspect" else FIRST, what)
+                elif effect.incident is not None or what in ("step_agreed", "replica_ready"):
+                    yield Moment(line.t_ns, text, LATER, what)
             case FinishJob(outcome=outcome):
                 yield Moment(line.t_ns, f"the job has {outcome}", LAST)
             case _:

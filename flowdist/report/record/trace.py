@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 
-from flowdist.control.protocol.effects import FinishJob, Notify, StartReplica
+from flowdist.control.protocol.effects import Decided, FinishJob, StartReplica
 from flowdist.control.protocol.events import CheckpointOffered, ReplicaExited
 from flowdist.record.journal import FaultLine, Header, Line, Record, UnsavedLine
 from flowdist.text.printable import one_line
@@ -20,16 +20,20 @@ def trace_lines(lines: Iterable[Line]) -> Iterator[str]:
 
     A line of the record without any of these yields nothing.
     """
-    for line in lines:
-        match line:
-            case FaultLine():
-                yield one_line(f"{stamp(line.t_ns)}  !! {line.spec} hits {line.target}")
-            case UnsavedLine():
-                yield one_line(f"{stamp(line.t_ns)}  !! {line.text}")
-            case Record():
-                yield from (one_line(f"{stamp(line.t_ns)}  {text}") for text in _texts(line))
-            case Header():
-                pass
+    return (text for line in lines for text, _ in _rows(line))
+
+
+def _rows(line: Line) -> Iterator[tuple[str, bool]]:
+    """Yield each text of a line of the record, and whether it is loud: a fault, a warning or part of an incident."""
+    match line:
+        case FaultLine():
+            yield one_line(f"{stamp(line.t_ns)}  !! {line.spec} hits {line.target}"), True
+        case UnsavedLine():
+            yield one_line(f"{stamp(line.t_ns)}  !! {line.text}"), True
+        case Record():
+            yield from ((one_line(f"{stamp(line.t_ns)}  {text}"), is_loud) for text, is_loud in _texts(line))
+        case Header():
+            pass
 
 
 def stamp(ns: int) -> str:
@@ -38,24 +42,27 @@ def stamp(ns: int) -> str:
     return f"{seconds // 3600:2d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{ms:03d}"
 
 
-def _texts(record: Record) -> Iterator[str]:
-    """Yield what an event and its effects have to tell, each without the time; nothing if they have no consequence."""
+def _texts(record: Record) -> Iterator[tuple[str, bool]]:
+    """Yield what an event and its effects have to tell, each without the time, and whether it is loud.
+
+    Nothing is yielded if they have no consequence.
+    """
     event = record.event
     if isinstance(event, ReplicaExited) and event.kind is None:
-        yield f"{event.replica} finished"
+        yield f"{event.replica} finished", False
     if isinstance(event, CheckpointOffered) and record.effects:
-        yield f"{event.replica} checkpoint {event.path}"
+        yield f"{event.replica} checkpoint {event.path}", False
     starts = [effect for effect in record.effects if isinstance(effect, StartReplica)]
     if starts:
         first = starts[0]
         names = ", ".join(f"{start.replica}@{start.node}" for start in starts)
         workers = f"{first.world_size} worker{'s' * (first.world_size != 1)}"
-        yield f"start {names} (generation {first.generation}, {workers})"
+        yield f"start {names} (generation {first.generation}, {workers})", False
     for effect in record.effects:
-        if isinstance(effect, Notify):
-            yield effect.text
+        if isinstance(effect, Decided):
+            yield effect.text, effect.level != "info" or effect.incident is not None
         elif isinstance(effect, FinishJob):
-            yield f"the job has {effect.outcome}" if effect.outcome != "cancelled" else "the job is cancelled"
+            yield f"the job has {effect.outcome}" if effect.outcome != "cancelled" else "the job is cancelled", False
 
 
 def event_lines(line: Line) -> Iterator[str]:
@@ -88,9 +95,9 @@ def shown_lines(lines: Iterable[Line], most: int) -> list[str]:
         lines: The record.
         most: The number of lines. Faults and incidents between beginning and end may be as many again.
     """
-    texts = [(text, line) for line in lines for text in trace_lines([line])]
+    texts = [(text, is_loud, line) for line in lines for text, is_loud in _rows(line)]
     if len(texts) <= most:
-        return [text for text, _ in texts]
+        return [text for text, _, _ in texts]
     rows = list(_in_rows(texts))
     half = most // 2
     between = rows[half:-half] if len(rows) > most else []
@@ -105,12 +112,12 @@ def shown_lines(lines: Iterable[Line], most: int) -> list[str]:
     return shown
 
 
-def _in_rows(texts: Iterable[tuple[str, Line]]) -> Iterator[tuple[str, bool]]:
+def _in_rows(texts: Iterable[tuple[str, bool, Line]]) -> Iterator[tuple[str, bool]]:
     """Yield each text, and whether it is loud; of `ROW` and more checkpoints in a row, the first and a count."""
-    for is_checkpoint, group in itertools.groupby(texts, key=lambda pair: _is_checkpoint(pair[1])):
+    for is_checkpoint, group in itertools.groupby(texts, key=lambda row: _is_checkpoint(row[2])):
         row = list(group)
         if not is_checkpoint or len(row) < ROW:
-            yield from ((text, _is_loud(text, line)) for text, line in row)
+            yield from ((text, is_loud) for text, is_loud, _ in row)
         else:
             yield row[0][0], False
             yield f"{' ' * 14}... {len(row) - 1} more checkpoints, the last at {row[-1][0][:STAMP].strip()}", False
@@ -118,16 +125,3 @@ def _in_rows(texts: Iterable[tuple[str, Line]]) -> Iterator[tuple[str, bool]]:
 
 def _is_checkpoint(line: Line) -> bool:
     return isinstance(line, Record) and isinstance(line.event, CheckpointOffered)
-
-
-def _is_loud(text: str, line: Line) -> bool:
-    """Return whether a text is a fault, an unsaved checkpoint, a warning or the opening of an incident.
-
-    Args:
-        text: A text that `trace_lines` yields for the line.
-        line: The line of the record.
-    """
-    if not isinstance(line, Record):
-        return True
-    notices = [effect for effect in line.effects if isinstance(effect, Notify)]
-    return any(text.endswith(one.text) and (one.level != "info" or one.text.startswith("incident ")) for one in notices)

@@ -20,7 +20,7 @@ import msgspec
 
 from flowdist.control.connection.objections import objection, objection_to_proof, objection_to_sender
 from flowdist.control.connection.sessions import Sessions
-from flowdist.control.protocol.effects import Effect, FinishJob, Notify, OpenStore
+from flowdist.control.protocol.effects import Decided, Effect, FinishJob, OpenStore
 from flowdist.control.protocol.events import ControllerStarted, Event, TimePassed
 from flowdist.control.protocol.ids import NodeName
 from flowdist.control.protocol.messages import Heartbeat, Join, Leave, Preempted, Report, ToAgent, ToController
@@ -48,7 +48,7 @@ from flowdist.runtime.run_folder.resume import checked_header
 from flowdist.runtime.wire.endpoint import DeathProof
 from flowdist.runtime.wire.fault_messages import HealLink, LinkFault, RemoteFault
 from flowdist.runtime.wire.frames import (
-    Decided,
+    Answered,
     Describe,
     Described,
     Farewell,
@@ -322,9 +322,8 @@ class ControllerProcess:
         self._sessions.note(message.event)
         done = self._handle(message.event)
         if message.answer:
-            notices = [effect for effect in done.effects if isinstance(effect, Notify)]
-            decisions = tuple(Decision(done.t_ns, effect.text, effect.level) for effect in notices)
-            self._send(writer, Decided(done.n, decisions))
+            said = [Decision.of(done.t_ns, effect) for effect in done.effects if isinstance(effect, Decided)]
+            self._send(writer, Answered(done.n, tuple(said)))
 
     def _handle_death_proof(self, proof: DeathProof, writer: asyncio.StreamWriter) -> None:
         if why := objection_to_proof(proof.node, proof.incarnation, self._sender(writer)):
@@ -376,7 +375,7 @@ class ControllerProcess:
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
-            case Notify():
+            case Decided():
                 pass  # watchers receive it in the line of the journal
             case FinishJob():
                 for node, writer in self._agents.items():

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from itertools import islice
 
 from flowdist.control.job.state import JobState
-from flowdist.control.protocol.effects import FinishJob, Notify, Order, StartReplica, is_order
+from flowdist.control.protocol.effects import Decided, FinishJob, Order, StartReplica, is_order
 from flowdist.control.protocol.ids import NodeName
 from flowdist.record.journal import Record
 from flowdist.record.status import Decision
@@ -26,7 +26,7 @@ from flowdist.runtime.wire.framing import encode
 NEWS_S = 0.1
 DIGEST_S = 1.0
 DIGEST_MAX = 20  # messages of a digest
-EXITS_MAX = 20  # failures that the end of the job names; a reason names few
+EXITS_MAX = 20  # failed replicas that the end of the job names
 HOSTS_AT_ONCE = 50  # get their news in one pass of the event loop
 
 
@@ -79,8 +79,8 @@ class HostNews:
         for effect in line.effects:
             if is_order(effect):
                 self._note_order(effect)
-            elif isinstance(effect, Notify) and self._show_progress:
-                self._said.append(Decision(line.t_ns, effect.text, effect.level))
+            elif isinstance(effect, Decided) and self._show_progress:
+                self._said.append(Decision.of(line.t_ns, effect))
             elif isinstance(effect, FinishJob):
                 self.send_all(job_over(self._job))
         if self._starts:
@@ -142,8 +142,8 @@ def digest(said: list[Decision]) -> Digest:
 
 
 def job_over(job: JobState) -> JobOver:
-    """Return the end of a job that is over, with the reports of the failures that its reason names."""
+    """Return the end of a job that is over, with the reports of the failures that ended it."""
     assert job.outcome is not None
-    named = set(job.ending_reason.split())
-    exits = [each.exited for each in job.replicas.values() if each.exited is not None and str(each.id) in named]
-    return JobOver(job.now, job.outcome, job.ending_reason, tuple(exits[:EXITS_MAX]))
+    failed = job.ending_failed[:EXITS_MAX]
+    exits = [exited for each in failed if (exited := job.replicas[each].exited) is not None]
+    return JobOver(job.now, job.outcome, job.ending_reason, failed, tuple(exits))

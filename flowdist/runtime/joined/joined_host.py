@@ -61,15 +61,15 @@ class LastReport:
 
 
 class HostResult(NamedTuple):
-    """The end of the job, as a joined host knows it: of the replicas, those that it ran or that the reason names."""
+    """The end of the job, as a joined host knows it: of the replicas, those that it ran or that have failed."""
 
     over: JobOver
     replicas: dict[ReplicaId, LastReport]
 
     @property
-    def ending_reason(self) -> str:
-        """Why the job has ended."""
-        return self.over.reason
+    def ending_failed(self) -> tuple[ReplicaId, ...]:
+        """The replicas whose failure has ended the job."""
+        return self.over.failed
 
 
 class JoinedHost:

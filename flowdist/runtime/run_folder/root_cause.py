@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -37,18 +37,18 @@ class Ended(Protocol):
     """A job that has ended: its state, or what a joined host knows of it."""
 
     @property
-    def ending_reason(self) -> str:
-        """Why the job has ended."""
+    def ending_failed(self) -> Sequence[ReplicaId]:
+        """The replicas whose failure has ended the job."""
 
     @property
     def replicas(self) -> Mapping[ReplicaId, ReplicaEnd]:
-        """The replicas of the job, in the order of the graph; at least those that the reason names."""
+        """The replicas of the job; at least those that have failed."""
 
 
 def root_cause_text(job: Ended, run_dir: Path) -> str:
     """Return the traceback, or else the last lines of stderr, of a worker whose failure has ended the job.
 
-    It is the worker that failed first, of the first replica that the reason of the job's end names and that has left
+    It is the worker that failed first, of the first replica whose failure has ended the job and that has left
     either. A worker that was killed may have written nothing about that: then the text does not call its last lines the
     cause.
 
@@ -80,15 +80,14 @@ def _place(folder: Path) -> str:
 
 
 def failed_workers(job: Ended, run_dir: Path) -> list[tuple[Path, ReplicaExited | None]]:
-    """Return the folders of the workers that failed first, of the replicas that the reason of the job's end names.
+    """Return the folders of the workers that failed first, of the replicas whose failure has ended the job.
 
-    The replicas are in the order of the graph. Of several workers with an error file, that of the earliest failed
+    Of several workers with an error file, that of the earliest failed
     first: another may end sooner. A worker without one is believed to have failed first if the report says so. Without
     a report of the last attempt, the folders of all of its workers are returned.
     """
-    named = [replica for replica in job.replicas.values() if str(replica.id) in job.ending_reason.split()]
     folders: list[tuple[Path, ReplicaExited | None]] = []
-    for replica in named:
+    for replica in (job.replicas[failed] for failed in job.ending_failed if failed in job.replicas):
         base = run_dir / replica.id.role / str(replica.id.index)
         numbers = [path.name.removeprefix("attempt_") for path in base.glob("attempt_*") if not path.is_symlink()]
         last = max((int(number) for number in numbers if number.isdecimal()), default=None)

@@ -38,7 +38,7 @@ from flowdist.runtime.run_folder.resume import (
     saved_endpoint,
 )
 from flowdist.runtime.saved_files import DAMAGED, Environment, read_saved
-from flowdist.runtime.wire.frames import Decided, Describe, Described, Operate, Operation, encode, read_answer
+from flowdist.runtime.wire.frames import Answered, Describe, Described, Operate, Operation, encode, read_answer
 from flowdist.runtime.wire.log_messages import LogAnswer
 from flowdist.runtime.worker_env.environment import SecretMissing, read_secret
 from flowdist.runtime.worker_env.run_environment import ENVIRONMENT
@@ -148,7 +148,7 @@ def _with_members(run_dir: Path, status: Status) -> Status:
     return msgspec.structs.replace(status, members=members_of(fleet))
 
 
-def operate(run_dir: Path, event: Operation, patience_s: float = PATIENCE_S) -> Decided:
+def operate(run_dir: Path, event: Operation, patience_s: float = PATIENCE_S) -> Answered:
     """Send an operator's event to the controller of a run, and return the controller's decisions.
 
     An event that may have been lost is sent again. That is safe: it names the wanted state, so that a second one
@@ -158,7 +158,7 @@ def operate(run_dir: Path, event: Operation, patience_s: float = PATIENCE_S) -> 
         FlowdistError: if the run is not running, or no controller answers within `patience_s` seconds.
     """
     answer = _ask(run_dir, encode(Operate(event, answer=True)), patience_s)
-    assert isinstance(answer, Decided)
+    assert isinstance(answer, Answered)
     return answer
 
 
@@ -172,7 +172,7 @@ class ControllerLink:
         self._run_dir = run_dir
         self._link: socket.socket | None = None
 
-    def ask(self, question: bytes, patience_s: float = PATIENCE_S) -> Decided | Described | LogAnswer:
+    def ask(self, question: bytes, patience_s: float = PATIENCE_S) -> Answered | Described | LogAnswer:
         """Send a frame to the controller, again if the controller dies meanwhile, and return its answer.
 
         Raises:
@@ -191,7 +191,7 @@ class ControllerLink:
             _refuse_if_hopeless(self._run_dir, until, patience_s)
             time.sleep(RETRY_S)
 
-    def _ask_once(self, question: bytes) -> Decided | Described | LogAnswer | None:
+    def _ask_once(self, question: bytes) -> Answered | Described | LogAnswer | None:
         if self._link is None:
             path = self._run_dir / CONTROL
             self._link = socket.socket(socket.AF_UNIX)
@@ -220,7 +220,7 @@ def _refuse_if_hopeless(run_dir: Path, until: float, patience_s: float) -> None:
         raise FlowdistError(text, help=f"see {run_dir / 'controller.log'}")
 
 
-def _ask(run_dir: Path, question: bytes, patience_s: float) -> Decided | Described | LogAnswer:
+def _ask(run_dir: Path, question: bytes, patience_s: float) -> Answered | Described | LogAnswer:
     with contextlib.closing(ControllerLink(run_dir)) as link:
         return link.ask(question, patience_s)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from typing import Literal
 
-from flowdist.control.protocol.effects import Level, Notify, StartReplica, StopReplica
+from flowdist.control.protocol.effects import Decided, Level, StartReplica, StopReplica
 from flowdist.control.protocol.events import NodeJoined, ReplicaExited, ReplicaStopped
 from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.graph import RoleGraph
 from flowdist.record.journal import Record
 from flowdist.runtime.run_folder.logs import Follower
 
-Kind = Literal["event", "warning", "error", "stdout", "stderr"]
+Kind = Literal["event", "warning", "error", "failed", "stdout", "stderr"]  # failed: why the job fails
 Show = Callable[[Kind, str], None]
 KINDS: dict[Level, Kind] = {"info": "event", "warning": "warning", "refused": "warning", "error": "error"}
 
@@ -53,8 +53,8 @@ class EventPrinter:
         for start in [effect for effect in record.effects if isinstance(effect, StartReplica)]:
             self._print_start(start)
         for effect in record.effects:
-            if isinstance(effect, Notify):
-                self._show(KINDS[effect.level], effect.text)
+            if isinstance(effect, Decided):
+                self._show("failed" if effect.what == "job_failed" else KINDS[effect.level], effect.text)
 
     def _note_suspended(self, record: Record) -> None:
         event = record.event

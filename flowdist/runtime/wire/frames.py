@@ -40,14 +40,14 @@ Operation = OperatorRequest | NodePreempted | NodeGone
 class Operate(msgspec.Struct, frozen=True, tag=True):
     """An event that does not come from an agent: an order of the operator, or the supervisor's notice about a node.
 
-    If `answer` is true, the controller answers with `Decided`.
+    If `answer` is true, the controller answers with `Answered`.
     """
 
     event: Operation
     answer: bool = False
 
 
-class Decided(msgspec.Struct, frozen=True, tag=True):
+class Answered(msgspec.Struct, frozen=True, tag=True):
     """Answer to `Operate`: the controller's decisions about the event."""
 
     n: int  # the number of the event in the journal
@@ -127,11 +127,12 @@ class Digest(msgspec.Struct, frozen=True, tag=True):
 
 
 class JobOver(msgspec.Struct, frozen=True, tag=True):
-    """The job has ended, at `t_ns` of its time. `exits` are the failures that the reason names."""
+    """The job has ended, at `t_ns` of its time, because of the `failed` replicas; `exits` are reports about these."""
 
     t_ns: int
     outcome: Outcome
     reason: str
+    failed: tuple[ReplicaId, ...] = ()
     exits: tuple[ReplicaExited, ...] = ()
 
 
@@ -167,7 +168,7 @@ FromControllerFrame = (
 
 TO_CONTROLLER: msgspec.msgpack.Decoder[ToControllerFrame] = msgspec.msgpack.Decoder(ToControllerFrame)
 _FROM_CONTROLLER = msgspec.msgpack.Decoder(FromControllerFrame)
-_ANSWER = msgspec.msgpack.Decoder(Decided | Described | LogAnswer)
+_ANSWER = msgspec.msgpack.Decoder(Answered | Described | LogAnswer)
 
 
 async def read_to_controller(reader: asyncio.StreamReader) -> ToControllerFrame | None:
@@ -190,7 +191,7 @@ async def read_from_controller(reader: asyncio.StreamReader) -> FromControllerFr
     return None if body is None else _FROM_CONTROLLER.decode(body)
 
 
-def read_answer(connection: socket.socket) -> Decided | Described | LogAnswer | None:
+def read_answer(connection: socket.socket) -> Answered | Described | LogAnswer | None:
     """Wait for the controller's answer to a command, on a blocking socket; None if the connection has ended.
 
     Raises:

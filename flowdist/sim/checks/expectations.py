@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flowdist.control.protocol.effects import Notify, StartReplica
+from flowdist.control.protocol.effects import Decided, StartReplica
 from flowdist.errors import did_you_mean
 from flowdist.faults.scenario import Expect
 from flowdist.record.journal import Record
@@ -79,7 +79,7 @@ def _unmet_points(expect: Expect, result: SimResult) -> list[str]:
 
 
 def _notices(line: Record) -> list[str]:
-    return [effect.text for effect in line.effects if isinstance(effect, Notify)]
+    return [effect.text for effect in line.effects if isinstance(effect, Decided)]
 
 
 def _compare(what: str, expected: Mapping[str, object], found: Mapping[str, object]) -> list[str]:

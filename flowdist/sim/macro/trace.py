@@ -6,7 +6,7 @@ Messages between controller and agents are not in it, so no controller can repla
 
 from __future__ import annotations
 
-from flowdist.control.protocol.effects import Notify
+from flowdist.control.protocol.effects import Decided, What
 from flowdist.control.protocol.events import Event, NodeGone, NodeJoined, TimePassed
 from flowdist.faults.grammar import Plan
 from flowdist.faults.targets import added_node
@@ -37,13 +37,15 @@ class MacroTrace:
             self.lines.append(FaultLine(now, words, name))
             return
         event: Event = TimePassed()
+        decided: What = "incident_opened"
         if what == "gone":
-            event = NodeGone(name, words)
+            event, decided = NodeGone(name, words), "node_lost"
         elif what == "joined":
-            event = NodeJoined(name, self._specs.get(name) or added_node(name, self._graph))
+            event, decided = NodeJoined(name, self._specs.get(name) or added_node(name, self._graph)), "node_joined"
         elif what == "incident":
             words = f"incident ({name}): {words}"
         elif what == "ends":
             words = f"the job has {name}: {words}"
+            decided = "job_succeeded" if name == "succeeded" else "job_failed"
         self._n += 1
-        self.lines.append(record(self._n, now, event, [Notify(words)]))
+        self.lines.append(record(self._n, now, event, [Decided(decided, name, words)]))

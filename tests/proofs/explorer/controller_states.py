@@ -16,7 +16,8 @@ from flowdist.control.controller import Controller
 from flowdist.control.invariants.invariants import check_job
 from flowdist.control.job.state import Replica
 from flowdist.control.membership.waiting import waiting_for
-from flowdist.control.protocol.effects import FinishJob, Notify, StartReplica
+from flowdist.control.protocol.effects import Decided as Decision
+from flowdist.control.protocol.effects import FinishJob, StartReplica
 from flowdist.control.protocol.events import (
     CancelRequested,
     CheckpointOffered,
@@ -283,7 +284,7 @@ class _Handling:
                 self._check_version(replica, edge)
         for effect in effects:
             match effect:
-                case Notify():
+                case Decision():
                     self.notes.append(effect.text)
                 case FinishJob():
                     self.sends += [(node, snapshot.sessions.dismiss(node)) for node in job.nodes]

@@ -35,6 +35,7 @@ SKIPPED = {
             "graph",
             "now",
             "ending_reason",
+            "ending_failed",
             "effects",
             "incidents",
             "restores",

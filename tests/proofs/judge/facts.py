@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flowdist.control.protocol import events as ev
-from flowdist.control.protocol.effects import FinishJob, Notify, OpenStore, StartReplica, StopReplica
+from flowdist.control.protocol.effects import Decided, FinishJob, OpenStore, StartReplica, StopReplica
 from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
 from flowdist.graph import NodeSpec, RoleGraph, RoleSpec
 from flowdist.record.journal import Header, Record
@@ -301,7 +301,7 @@ class Facts:
                     self._stop(effect)
                 case FinishJob():
                     self.is_over = True
-                case Notify():
+                case Decided():
                     self.is_calm = self.is_calm and IGNORED not in effect.text
                     self.is_ending = self.is_ending or effect.text.startswith(ENDINGS)
                 case _:

@@ -93,7 +93,7 @@ def _epochs(facts: Facts, line: Record) -> Found:
 
 def _versions(facts: Facts, line: Record) -> Found:
     """Check that a replica of a role with `versions=` gets ready only with a published version, fresh enough (R23)."""
-    named = [READY.match(effect.text) for effect in line.effects if isinstance(effect, fx.Notify)]
+    named = [READY.match(effect.text) for effect in line.effects if isinstance(effect, fx.Decided)]
     names = {ReplicaId(found[1], int(found[2])) for found in named if found is not None}
     for replica in sorted(names):
         run = facts.runs.get(replica)
@@ -131,7 +131,7 @@ def _stopped_together(line: Record) -> list[list[fx.StopReplica]]:
     for effect in line.effects:
         if isinstance(effect, fx.StopReplica):
             groups[-1].append(effect)
-        if isinstance(effect, fx.Notify) and effect.text.startswith(INCIDENT):
+        if isinstance(effect, fx.Decided) and effect.text.startswith(INCIDENT):
             groups.append([])
     return groups
 
@@ -172,7 +172,7 @@ def _too_early(was_running: dict[ReplicaId, Run], facts: Facts, line: Record) ->
         return
     failed = was_running[event.replica].start
     verdict = f"{JOB_FAILS}{event.replica} failed on"
-    if not any(isinstance(effect, fx.Notify) and effect.text.startswith(verdict) for effect in line.effects):
+    if not any(isinstance(effect, fx.Decided) and effect.text.startswith(verdict) for effect in line.effects):
         return
     doubtful = facts.nodes.keys() - {failed.node}
     if event.kind not in (None, "exit", "signal"):
@@ -271,7 +271,7 @@ def _refusals(facts: Facts, line: Record) -> Found:
     running = [spec for spec in facts.graph.roles if count(facts.runs, spec.name) and not _may_be_ignored(spec)]
     least = {spec.name: max(0, spec.min_replicas - count(facts.done, spec.name)) for spec in running}
     wanted = sum(round(spec.resources.cpu * 1000) * least[spec.name] for spec in running)
-    is_refused = any(isinstance(effect, fx.Notify) and REFUSED in effect.text for effect in line.effects)
+    is_refused = any(isinstance(effect, fx.Decided) and REFUSED in effect.text for effect in line.effects)
     if wanted > room and not is_refused and line.event.node in facts.nodes and line.effects:
         yield "R14", f"{line.event.node} is drained, and without it there is no room"
 
