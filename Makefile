@@ -82,8 +82,8 @@ WORDS ?=
 oracle: $(VENV)/.oracle  ## hostile scripts and frameworks, as under torchrun in each entry: make oracle WORDS='--only imports'
 	$(BIN)/python -m tests.oracle $(WORDS)
 
-chaos: $(VENV)/.dev  ## the table of docs/chaos.md: each fault is played, and what was observed is written there
-	$(BIN)/python -m tests.chaos --write docs/chaos.md
+chaos: $(VENV)/.dev  ## the table of evidence/chaos.md: each fault is played, and what was observed is written there
+	$(BIN)/python -m tests.chaos --write evidence/chaos.md
 
 PAIRS ?= 60
 

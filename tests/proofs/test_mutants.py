@@ -12,7 +12,7 @@ from flowdist.proofs import mutants
 from flowdist.proofs.mutations import MUTANTS, Mutant, MutationError, mutated
 from tests.choosing import slow
 
-PROOF = Path(__file__).parents[2] / "docs/proof.md"
+PROOF = Path(__file__).parents[2] / "evidence/proof.md"
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 HARMLESS = Mutant(
     "harmless", "R9", "nothing", "incidents.judge:matching_rule", "if policy is None:", "if None is policy:", "repeated"
