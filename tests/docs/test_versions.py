@@ -18,12 +18,12 @@ POLICY = ROOT / "docs/reference/versions.md"
 
 
 def released() -> list[str]:
-    """Return the versions of the changelog, the newest first."""
+    """Return the versions of the changelog, the newest first; what is not released yet stands above them."""
     headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
-    assert headings[0] == "Unreleased"
-    for heading in headings[1:]:
+    headings = headings[1:] if headings[0] == "Unreleased" else headings
+    for heading in headings:
         assert re.fullmatch(r"\d+\.\d+\.\d+( \(\d{4}-\d\d-\d\d\))?", heading), heading
-    return [heading.split()[0] for heading in headings[1:]]
+    return [heading.split()[0] for heading in headings]
 
 
 def numbers(version: str) -> tuple[int, ...]:
