@@ -147,7 +147,6 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	cp flowdist/dsl/problems/errors.md docs/errors.md
-	$(BIN)/python -m tools.link_glossary
 
 bench: $(VENV)/.dev  ## every benchmark, with its peer in the same run
 	$(BIN)/python benchmarks/simulate_hour.py
