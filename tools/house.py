@@ -3,8 +3,8 @@
     python tools/house.py [--measure]
 
 Each finding is one line with its place; the exit code is 1 if there is any. `--measure` prints figures instead. The
-limits are constants below. `EXCEPTIONS` lists the functions that may be larger, each with the reason. Words of the table
-in tools/retired_words.md may not be identifiers of `flowdist` any more.
+limits are constants below. `EXCEPTIONS` lists the functions that may be larger, each with the reason. The words in
+tools/retired_words.md may not be identifiers of `flowdist` any more.
 
 Needs the standard library alone.
 """
