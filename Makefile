@@ -82,8 +82,8 @@ WORDS ?=
 oracle: $(VENV)/.oracle  ## hostile scripts and frameworks, as under torchrun in each entry: make oracle WORDS='--only imports'
 	$(BIN)/python -m tests.oracle $(WORDS)
 
-chaos: $(VENV)/.dev  ## the table of docs/chaos.md: each fault is played, and what was observed is written there
-	$(BIN)/python -m tests.chaos --write docs/chaos.md
+chaos: $(VENV)/.dev  ## the table of evidence/chaos.md: each fault is played, and what was observed is written there
+	$(BIN)/python -m tests.chaos --write evidence/chaos.md
 
 PAIRS ?= 60
 
@@ -147,7 +147,6 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	cp flowdist/dsl/problems/errors.md docs/errors.md
-	$(BIN)/python -m tools.link_glossary
 
 bench: $(VENV)/.dev  ## every benchmark, with its peer in the same run
 	$(BIN)/python benchmarks/simulate_hour.py

@@ -116,7 +116,7 @@ Times = dict[str, list[float | None]]
 
 
 def table(results: dict[str, Times], cap_s: float) -> str:
-    """Return the table of docs/benchmarks.md: medians, and the smallest and largest time of several."""
+    """Return the table of evidence/benchmarks.md: medians, and the smallest and largest time of several."""
     lines = ["| fault of one of three hosts | torchrun | flowdist | flowdist / torchrun |", "|---|---|---|---|"]
     for name, times in results.items():
         theirs, ours = (_cell(times[mode], cap_s) for mode in MODES)
@@ -146,7 +146,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=3)
     parser.add_argument("--slow-trials", type=int, default=1, help="of torchrun, which takes half a minute")
     parser.add_argument("--cap", type=float, default=60.0, help="seconds after which a trial is given up")
-    parser.add_argument("--write-docs", action="store_true", help="replace the table of docs/benchmarks.md")
+    parser.add_argument("--write-docs", action="store_true", help="replace the table of evidence/benchmarks.md")
     options = parser.parse_args()
     own_descendants()
     results: dict[str, Times] = {name: {mode: [] for mode in MODES} for name in options.faults}

@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=5)
     parser.add_argument("--workers", default="1,8,50,200", type=lambda text: [int(word) for word in text.split(",")])
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--write-docs", action="store_true", help="replace the tables of docs/benchmarks.md")
+    parser.add_argument("--write-docs", action="store_true", help="replace the tables of evidence/benchmarks.md")
     options = parser.parse_args()
     own_descendants()
     lines = [*start_table(options.trials), "", *steady_table(options.workers, options.seconds)]

@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from sections import DOCS, write_section
+from sections import write_section
 
 from flowdist.faults.files import parse_plan
 from flowdist.graph import format_duration
@@ -169,7 +169,7 @@ def main() -> None:
     verdict = _verdict(sum(verdicts), len(verdicts), noisy)
     print(verdict)
     if options.write_docs:
-        write_section("prediction", f"```\n{text}\n```\n\n{verdict}", DOCS.with_name("calibrate.md"))
+        write_section("prediction", f"```\n{text}\n```\n\n{verdict}")
     sys.exit(3 if noisy else 0 if all(verdicts) else 1)
 
 

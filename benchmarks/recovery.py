@@ -157,7 +157,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--load", type=Path, help="what an earlier call has saved: it is in the table, too")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--save", type=Path)
-    parser.add_argument("--write-docs", action="store_true", help="replace the table of docs/benchmarks.md")
+    parser.add_argument("--write-docs", action="store_true", help="replace the table of evidence/benchmarks.md")
     options = parser.parse_args()
     unknown = [*set(options.rows).difference(ROWS), *set(options.modes).difference(MODES)]
     unknown += set(options.scripts).difference(first_step.SCRIPTS)

@@ -1,16 +1,17 @@
-"""The part of docs/benchmarks.md, or of another page, that a benchmark writes: between two marks."""
+"""The part of evidence/benchmarks.md, or of another page, that a benchmark writes: between two marks."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-DOCS = Path(__file__).parents[1] / "docs/benchmarks.md"
+ROOT = Path(__file__).parents[1]
 
 
-def write_section(name: str, text: str, page: Path = DOCS) -> None:
+def write_section(name: str, text: str, page: str = "evidence/benchmarks.md") -> None:
+    path = ROOT / page
     begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
-    head, _, rest = page.read_text().partition(begin)
+    head, _, rest = path.read_text().partition(begin)
     _, found, tail = rest.partition(end)
     if not found:
         raise SystemExit(f"{page} has lost its marks: {begin.strip()} and {end}")
-    page.write_text(f"{head}{begin}{text}\n{end}{tail}")
+    path.write_text(f"{head}{begin}{text}\n{end}{tail}")

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import flowdist
+
+sys.path.insert(0, str(Path(__file__).parent))  # glossary_links
 
 project = "flowdist"
 version = release = flowdist.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_click", "sphinx_copybutton"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_click",
+    "sphinx_copybutton",
+    "glossary_links",
+]
 html_theme = "furo"
 html_title = f"flowdist {version}"
 html_show_sphinx = html_show_copyright = False

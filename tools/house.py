@@ -3,8 +3,8 @@
     python tools/house.py [--measure]
 
 Each finding is one line with its place; the exit code is 1 if there is any. `--measure` prints figures instead. The
-limits are constants below. `EXCEPTIONS` lists the functions that may be larger, each with the reason. Words that the
-glossary (docs/glossary.md) has retired may not be identifiers of `flowdist` any more.
+limits are constants below. `EXCEPTIONS` lists the functions that may be larger, each with the reason. The words in
+tools/retired_words.md may not be identifiers of `flowdist` any more.
 
 Needs the standard library alone.
 """
@@ -177,10 +177,9 @@ def weak_docstrings(module: Module) -> Iterator[str]:
                 yield f"{place}: the docstring does not name its subject: {text.splitlines()[0][:60]!r}"
 
 
-def retired_words(glossary: Path) -> set[str]:
-    """Return the words in the glossary's table of retired words: each row begins with one or more `words`."""
-    _, _, table = glossary.read_text(encoding="utf-8").partition("## Retired words")
-    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+def retired_words(page: Path) -> set[str]:
+    """Return the retired words of a page with a table of them: each row begins with one or more `words`."""
+    rows = [line.split("|")[1] for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
     return {word for row in rows for word in re.findall(r"`(\w+)`", row)}
 
 
@@ -190,7 +189,7 @@ def uses_of(module: Module, retired: set[str]) -> Iterator[str]:
         return  # reading its tokens takes ten times as long
     for token in tokenize.generate_tokens(io.StringIO(module.source).readline):
         if token.type == tokenize.NAME and token.string in retired:
-            yield f"{module.path}:{token.start[0]}: {token.string!r} is a retired word, see docs/glossary.md"
+            yield f"{module.path}:{token.start[0]}: {token.string!r} is a retired word, see tools/retired_words.md"
 
 
 def lines_of_code(module: Module) -> int:
@@ -207,11 +206,11 @@ def lines_of_code(module: Module) -> int:
     return len(lines - documentation)
 
 
-def findings(package: Path, glossary: Path) -> list[str]:
+def findings(package: Path, retired_page: Path) -> list[str]:
     """Return every finding about the package, one line each."""
     modules = modules_of(package)
     found = [*large_folders(modules, package), *import_cycles(modules)]
-    retired = retired_words(glossary)
+    retired = retired_words(retired_page)
     for module in modules:
         found += [*large_functions(module), *weak_docstrings(module), *uses_of(module, retired)]
     known = {
@@ -246,7 +245,7 @@ def main() -> int:
         for name, value in measures(root / "flowdist").items():
             print(f"{name}: {value:,}")
         return 0
-    found = findings(root / "flowdist", root / "docs/glossary.md")
+    found = findings(root / "flowdist", root / "tools/retired_words.md")
     print(*found, sep="\n", end="\n" if found else "")
     print(f"{len(found)} findings" if found else "the house is in order")
     return 1 if found else 0

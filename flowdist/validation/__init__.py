@@ -2,5 +2,5 @@
 
 A file quotes its source and states a tolerance before anything is simulated. `rows` reads the files, `play` simulates
 the jobs in macro mode, `verdicts` compares. No number of a job is fitted to the result by which the row is judged. The
-page docs/truth.md shows the same table, with what does not agree.
+page evidence/truth.md shows the same table, with what does not agree.
 """

@@ -110,7 +110,7 @@ def _converted(path: Path, kind: type[Any]) -> Any:
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise FlowdistError(f"{path}: {error}", help="files of published results are TOML, in UTF-8") from None
     except msgspec.ValidationError as error:
-        help = "docs/truth.md describes each key of such a file"
+        help = "docs/evidence.md describes each key of such a file"
         raise FlowdistError(f"{path}: {str(error).replace('`', '')}", help=help) from None
 
 

@@ -81,12 +81,12 @@ def verdicts_text(judged: list[Judged], claims: list[Claim]) -> str:
     sources = len({one.row.source for one in judged})
     lines += ["", f"{good} of {len(judged)} rows are as stated, {misses} of them misses; from {sources} sources"]
     if claims:
-        lines.append(f"{len(claims)} more results cannot be simulated: docs/truth.md names them")
+        lines.append(f"{len(claims)} more results cannot be simulated: evidence/truth.md names them")
     return "\n".join(lines) + "\n"
 
 
 def verdicts_markdown(judged: list[Judged], claims: list[Claim]) -> str:
-    """Return the tables of docs/truth.md: what agrees, what misses, what cannot be simulated."""
+    """Return the tables of evidence/truth.md: what agrees, what misses, what cannot be simulated."""
     lines = ["| row | published | simulated | tolerance | source |", "|---|---|---|---|---|"]
     for one in judged:
         if not one.row.miss:

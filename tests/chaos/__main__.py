@@ -1,4 +1,6 @@
-"""Plays the table of faults: `make chaos`, or `python -m tests.chaos [--row NAME] [--jobs N] [--write docs/chaos.md]`.
+"""Plays the table of faults: `make chaos`.
+
+    python -m tests.chaos [--row NAME] [--jobs N] [--write evidence/chaos.md]
 
 Each row is played in a process and a folder of its own, which end with it. A line is printed as soon as a row is over.
 The exit code is 1 if a promise was not kept.

@@ -1,4 +1,4 @@
-"""All rows of the table, and the page of docs that has them."""
+"""All rows of the table, and the page of the evidence that has them."""
 
 from __future__ import annotations
 

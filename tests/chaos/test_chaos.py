@@ -1,4 +1,4 @@
-"""The quick rows of the table, and the page of docs that has all of them."""
+"""The quick rows of the table, and the page of the evidence that has all of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.chaos.__main__ import played
 from tests.chaos.row import Row
 from tests.chaos.table import ROWS, markdown, observed_on
 
-PAGE = Path(__file__).parents[2] / "docs/chaos.md"
+PAGE = Path(__file__).parents[2] / "evidence/chaos.md"
 QUICK = [row for row in ROWS if row.is_quick]
 
 

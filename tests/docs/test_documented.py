@@ -16,7 +16,7 @@ import pytest
 from flowdist.cli.main import VERBS, cli
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
+PAGES = sorted(page for place in ("", "docs/**/", "evidence/", "examples/**/") for page in ROOT.glob(f"{place}*.md"))
 NEED_TORCH = {"flowdist.worker.device_mesh"}  # modules that import torch themselves
 PASSED_ON = {"torchrun"}  # its options are torchrun's: tests/torchrun holds them against torch's own parser
 

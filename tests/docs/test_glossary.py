@@ -1,141 +1,145 @@
-"""Each word of the glossary is a link where a page uses it for the first time, and the tool that writes the links."""
+"""Each word of the glossary is a link where a page of the site uses it for the first time."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
+from docutils import nodes
+from docutils.core import publish_doctree
+from glossary_links import link_first_uses, terms_of
 
-from tools.link_glossary import anchor_of, linked, missing_in, pages_outside_the_reference, sections_of_rows, terms_of
 from tools.pages import DOCS
 
 GLOSSARY = (DOCS / "glossary.md").read_text()
-TERMS = terms_of(GLOSSARY)
-SMALL = """# Words
+SMALL = """
+Words
+=====
 
 Common words, which pages do not link: run,
 store.
 
-## Things
+Things
+------
 
-### role graph
+role graph
+^^^^^^^^^^
 
 A frozen value.
 
-### role
+role
+^^^^
 
 A group.
 
-### drain
+drain
+^^^^^
 
-To leave a [role](#role).
+To leave a role.
 
-### warm, cold
+warm, cold
+^^^^^^^^^^
 
 A forked one.
 
-### in place
+in place
+^^^^^^^^
 
 Without an end.
 
-### run
+run
+^^^
 
 One job.
 
-## Retired words
+Retired words
+-------------
 
-| retired | now |
-|---|---|
-| `park` | drain |
+No more words.
 """
 
 
-def test_the_glossary_has_a_section_for_each_word_and_marks_few_as_common() -> None:
-    assert sections_of_rows(GLOSSARY) == GLOSSARY
-    assert len(TERMS) > 80 and len({term.word for term in TERMS}) == len(TERMS)
-    common = [term.word for term in TERMS if term.is_common]
-    assert 0 < len(common) < len(TERMS) / 5
+def tree(text: str) -> nodes.document:
+    return publish_doctree(text, settings_overrides={"doctitle_xform": False})
 
 
-def test_each_link_to_the_glossary_leads_to_a_section_of_it() -> None:
-    anchors = {anchor_of(heading) for heading in re.findall(r"^#+ (.+)$", GLOSSARY, re.M)}
-    wrong = [
-        f"{page.relative_to(DOCS)}: {anchor}"
-        for page in DOCS.rglob("*.md")
-        for anchor in re.findall(r"glossary\.md#([\w-]+)", page.read_text())
-        if anchor not in anchors
-    ]
-    assert wrong == []
+def linked(text: str) -> str:
+    """Return the words of a page, those that are links as `[word](anchor)`; a second time changes nothing."""
+    page, terms = tree(text), terms_of(tree(SMALL))
+    link_first_uses(page, terms, lambda term: f"g#{term.anchor}")
+    shown = _shown(page)
+    link_first_uses(page, terms, lambda term: f"g#{term.anchor}")
+    assert _shown(page) == shown
+    return shown
 
 
-@pytest.mark.parametrize("page", pages_outside_the_reference())
-def test_each_word_is_a_link_at_its_first_use_on_the_page(page: str) -> None:
-    missing = missing_in((DOCS / page).read_text(), page, TERMS)
-    assert not missing, f"python -m tools.link_glossary docs/{page}"
+def _shown(page: nodes.document) -> str:
+    parts = []
+    for text in page.findall(nodes.Text):
+        is_link = isinstance(text.parent, nodes.reference)
+        parts.append(f"[{text.astext()}]({text.parent['refuri'].removeprefix('g#')})" if is_link else text.astext())
+    return "".join(parts)
 
 
-def test_every_common_word_that_is_listed_is_a_word_of_the_glossary() -> None:
-    listed = re.search(r"^Common words, which pages do not link: (.*?)\.$", GLOSSARY, re.M | re.S)
-    assert listed is not None
-    words = {word.strip() for word in listed[1].split(",")}
-    assert words == {term.word for term in TERMS if term.is_common}
-
-
-def mended(text: str, page: str = "page.md") -> str:
-    """Return the page with links; a second time changes nothing, and nothing is missing then."""
-    terms = terms_of(SMALL)
-    new = linked(text, page, terms)
-    assert linked(new, page, terms) == new and missing_in(new, page, terms) == []
-    return new
+def test_terms_have_their_forms_and_the_anchors_of_their_sections() -> None:
+    terms = {term.word: term for term in terms_of(tree(SMALL))}
+    assert list(terms) == ["role graph", "role", "drain", "warm", "cold", "in place", "run"]
+    assert terms["role"].forms == ("role", "roles") and terms["drain"].forms == (
+        "drain",
+        "drains",
+        "drained",
+        "draining",
+    )
+    assert terms["warm"].anchor == terms["cold"].anchor == "warm-cold"
+    assert [term.word for term in terms.values() if term.is_common] == ["run"]
 
 
 @pytest.mark.parametrize(
-    ("text", "new"),
+    ("text", "shown"),
     [
-        ("A role. Another role.", "A [role](glossary.md#role). Another role."),
-        ("Roles are grouped.", "[Roles](glossary.md#role) are grouped."),
-        ("A role graph of a role graph.", "A [role graph](glossary.md#role-graph) of a role graph."),
-        ("A role graph has a role.", "A [role graph](glossary.md#role-graph) has a [role](glossary.md#role)."),
-        ("A role\ngraph.", "A [role\ngraph](glossary.md#role-graph)."),
-        ("It drained, is draining.", "It [drained](glossary.md#drain), is draining."),
-        ("Warm and cold.", "[Warm](glossary.md#warm-cold) and [cold](glossary.md#warm-cold)."),
-        ("It stays in place.", "It stays [in place](glossary.md#in-place)."),
+        ("A role. Another role.", "A [role](role). Another role."),
+        ("Roles are grouped.", "[Roles](role) are grouped."),
+        ("A role graph of a role graph.", "A [role graph](role-graph) of a role graph."),
+        ("A role graph has a role.", "A [role graph](role-graph) has a [role](role)."),
+        ("A role\ngraph.", "A [role\ngraph](role-graph)."),
+        ("It drained, is draining.", "It [drained](drain), is draining."),
+        ("Warm and cold.", "[Warm](warm-cold) and [cold](warm-cold)."),
+        ("It stays in place.", "It stays [in place](in-place)."),
         ("This in place of that.", "This in place of that."),
         ("They run and store.", "They run and store."),
-        ("Use `role`, [the role](x.md), role-kill, role.py, my/role.", None),
-        ("# The role\n\n| role |\n|---|\n| a role |\n\n```\nrole\n```\n\n    flowdist role\n", None),
-        ("* A role.\n  The role\n* drains", "* A [role](glossary.md#role).\n  The role\n* [drains](glossary.md#drain)"),
-        ("A [role](glossary.md#role).", None),
-        ("A role, then [role](glossary.md#role).", "A [role](glossary.md#role), then [role](glossary.md#role)."),
-        ("`x`\n\nrole", "`x`\n\n[role](glossary.md#role)"),
+        ("A **strong role**.", "A strong [role](role)."),
+        ("One.\n\n* A role.\n* Drains.", "One.A [role](role).[Drains](drain)."),
+        ("A `role <g#role>`__, a role.", "A [role](role), a role."),
+        ("A `role <x>`__, a role.", "A [role](x), a [role](role)."),
+        ("``role``, role-kill, role.py, my/role.", None),
+        ("The role\n========\n\n::\n\n    role\n\n===== ====\nrole  role\n===== ====\n", None),
     ],
 )
-def test_words_are_linked_in_running_text_alone(text: str, new: str | None) -> None:
-    assert mended(text) == (text if new is None else new)
+def test_words_are_linked_in_running_text_alone(text: str, shown: str | None) -> None:
+    assert linked(text) == (_shown(tree(text)) if shown is None else shown)
 
 
-def test_a_page_in_a_folder_links_to_the_folder_above() -> None:
-    assert mended("A role.", "tutorial/1.md") == "A [role](../glossary.md#role)."
+def test_the_glossary_has_a_section_for_each_word_and_few_common_ones() -> None:
+    words = [word for title in re.findall(r"^### (.+)$", GLOSSARY, re.M) for word in title.split(", ")]
+    listed = re.search(r"^Common words, which pages do not link: (.*?)\.$", GLOSSARY, re.M | re.S)
+    assert listed is not None
+    common = {" ".join(word.split()) for word in listed[1].split(",")}
+    assert len(words) > 80 and len(set(words)) == len(words)
+    assert common < set(words) and len(common) < len(words) / 5
 
 
-def test_a_line_that_a_link_makes_too_long_is_filled_anew() -> None:
-    text = "* " + "word " * 24 + "role and more"
-    lines = mended(text).split("\n")
-    assert len(lines) == 2 and lines[0].startswith("* word") and lines[1].startswith("  ")
-
-
-def test_a_missing_link_is_named_with_its_line() -> None:
-    assert missing_in("# Page\n\nOne\nrole.\n", "page.md", terms_of(SMALL)) == [(4, "role")]
-
-
-def test_a_row_of_a_word_that_has_a_section_is_left_out() -> None:
-    text = "### role\n\nA group.\n\n| role | An older text. |\n| node | A machine. |\n\n## Retired words\n"
-    assert sections_of_rows(text) == "### role\n\nA group.\n\n### node\n\nA machine.\n\n## Retired words\n"
-
-
-def test_a_row_of_a_table_becomes_a_section_with_links_to_others() -> None:
-    rows = "| word | meaning |\n|---|---|\n| role | A group of *replicas*. |\n| replica | One. |\n"
-    text = f"## A\n\n{rows}\n## Retired words\n\n| a | b |\n"
-    new = sections_of_rows(text)
-    assert "### role\n\nA group of [replicas](#replica).\n\n### replica\n\nOne.\n" in new
-    assert new.endswith("## Retired words\n\n| a | b |\n") and sections_of_rows(new) == new
+def test_a_site_has_the_links(tmp_path: Path) -> None:
+    """Sphinx builds two pages, one of them in a folder, with the extension of the site and nothing else of it."""
+    application = pytest.importorskip("sphinx.application", reason="Sphinx is not installed: `make docs` installs it")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "conf.py").write_text("extensions = ['glossary_links']\n")
+    (tmp_path / "glossary.rst").write_text(SMALL)
+    (tmp_path / "index.rst").write_text("Index\n=====\n\nA role.\n\n.. toctree::\n\n   in/page\n   glossary\n")
+    (tmp_path / "in/page.rst").write_text("Page\n====\n\nEach role is a role.\n")
+    site = tmp_path / "site"
+    application.Sphinx(tmp_path, tmp_path, site, tmp_path / "trees", "html", status=None).build()
+    link = '<a class="reference internal" href="{}glossary.html#role">role</a>'
+    assert f"<p>A {link.format('')}.</p>" in (site / "index.html").read_text()
+    assert f"<p>Each {link.format('../')} is a role.</p>" in (site / "in/page.html").read_text()
+    assert "<p>To leave a role.</p>" in (site / "glossary.html").read_text()

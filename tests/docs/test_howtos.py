@@ -46,7 +46,6 @@ NOT_RUN = {
     "flowdist run dist.ddp": "needs torch and a minute: tests/components",
     "flowdist scale": "needs a job under way: tests/runtime",
     "flowdist drain": "needs a job under way: tests/runtime",
-    "flowdist report gang-": "shows a damaged journal: tests/runtime",
     "flowdist replay runs/latest --without": "names a fault of one's own run: tests/cli",
     "srun": "needs Slurm: tests/slurm",
     "python benchmarks/": "is a benchmark: `make bench`",
@@ -96,7 +95,7 @@ ONLY_COMPILED = {
     ("models.md", "worker.run("): "one line of a script of one's own; examples/resume_model has it",
     ("models.md", "from xmlrpc"): "a function of a script of one's own",
     ("frameworks.md", "from torchdata"): "lines for a script with torchdata; tests/frameworks runs whole ones",
-    ("calibrate.md", "from flowdist.testing"): "reads a workload of one's own runs; tests/cli/test_calibrate.py has it",
+    ("testing.md", "from flowdist.testing import assert_recovers, calibrated"): "reads workload.toml: tests/cli",
 }
 
 

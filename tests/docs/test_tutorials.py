@@ -25,8 +25,8 @@ def test_the_page_is_true(page: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_example_of_the_page_about_advice_is_true(tmp_path: Path) -> None:
-    assert not follow((ROOT / "docs/advise.md").read_text(), tmp_path)
+def test_the_example_of_advice_is_true(tmp_path: Path) -> None:
+    assert not follow((ROOT / "docs/playing_again.md").read_text(), tmp_path)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -27,7 +27,7 @@ from tests.gpu.rows import ROWS, Row
 
 NOT_HERE = 4
 TOTAL_S = 570.0  # for all rows: the command takes less than ten minutes
-DOCS = Path(__file__).parents[2] / "docs/benchmarks.md"
+DOCS = Path(__file__).parents[2] / "evidence/benchmarks.md"
 BEGIN, END = "<!-- gpu: begin -->\n", "<!-- gpu: end -->"
 
 
@@ -144,7 +144,7 @@ def markdown(outcomes: Sequence[Outcome], gpus: Sequence[Gpu]) -> str:
 
 
 def write_docs(outcomes: Sequence[Outcome], gpus: Sequence[Gpu], page: Path = DOCS) -> None:
-    """Put the table into docs/benchmarks.md, between its marks."""
+    """Put the table into evidence/benchmarks.md, between its marks."""
     head, _, rest = page.read_text().partition(BEGIN)
     _, found, tail = rest.partition(END)
     if not found:
@@ -156,7 +156,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--row", action="append", choices=[row.name for row in ROWS], help="only this row")
     parser.add_argument("--rehearse", action="store_true", help="on the CPU, with made-up GPUs")
-    parser.add_argument("--write-docs", action="store_true", help="put the table into docs/benchmarks.md")
+    parser.add_argument("--write-docs", action="store_true", help="put the table into evidence/benchmarks.md")
     return parser.parse_args()
 
 

@@ -161,7 +161,7 @@ NAMED = (
     Named(
         "children end with their worker",
         "docs/run.md",
-        "A [worker](glossary.md#worker)'s process group is killed before the worker is reaped",
+        "A worker's process group is killed before the worker is reaped",
         r"files: tmp/pymp-.*",
         _added,
     ),

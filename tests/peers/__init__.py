@@ -1,1 +1,1 @@
-"""The tests of PyTorch's launcher and of TorchX's components, told again as cases for flowdist: docs/peers.md."""
+"""The tests of PyTorch's launcher and of TorchX's components, told again as cases for flowdist: evidence/peers.md."""

@@ -1,4 +1,4 @@
-"""Plays the tests of PyTorch and TorchX: `python -m tests.peers [--quick] [--case NAME] [--write docs/peers.md]`.
+"""Plays the tests of PyTorch and TorchX: `python -m tests.peers [--quick] [--case NAME] [--write evidence/peers.md]`.
 
 A line is printed for each case, and the exit code is 1 if flowdist does not do what the table says.
 """

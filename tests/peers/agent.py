@@ -194,7 +194,7 @@ CASES = [
         "workers see TORCHELASTIC_TIMER_FILE; the watchdog itself does not run",
         timer_file,
         "differs",
-        "torchrun.md: the watchdog of torch's agent does not run here",
+        "docs/torchrun.md: the watchdog of torch's agent does not run here",
         True,
     ),
     Case(
@@ -210,7 +210,7 @@ CASES = [
         "workers see TORCHELASTIC_HEALTH_CHECK_PORT; no health check is served",
         health_port,
         "differs",
-        "torchrun.md: no health check is served",
+        "docs/torchrun.md: no health check is served",
         True,
     ),
     Case(
@@ -270,7 +270,7 @@ CASES = [
         "agents of one job with different --role",
         lambda runs: labels(),
         "refused",
-        "hosts.md: `--role` must not differ",
+        "docs/hosts.md: `--role` must not differ",
     ),
     Case(
         PEER,
@@ -278,7 +278,7 @@ CASES = [
         "two agents with different --role call each other by RPC",
         lambda runs: labels(),
         "refused",
-        "hosts.md: `--role` must not differ",
+        "docs/hosts.md: `--role` must not differ",
     ),
     Case(
         PEER,
@@ -319,6 +319,6 @@ CASES = [
         "the same with an etcd server",
         lambda runs: refused(["--rdzv-backend=etcd-v2", "x.py"], "needs no rendezvous service"),
         "refused",
-        "torchrun.md: others, such as `etcd`, are refused",
+        "docs/torchrun.md: others, such as `etcd`, are refused",
     ),
 ]

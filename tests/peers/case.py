@@ -22,7 +22,7 @@ class Case(NamedTuple):
     what: str  # inputs and assertion
     play: Callable[[Runs], object]
     stance: Stance = "passes"
-    line: str = ""  # for `refused` and `differs`: PAGE: words on that page of docs, which say so
+    line: str = ""  # for `refused` and `differs`: PAGE: words on that page, which say so
     is_real: bool = False  # it starts processes
 
     @property

@@ -94,7 +94,7 @@ CASES = [
         "an error file without a message is an exception there; here the worker's exit is reported without it",
         odd_file,
         "differs",
-        "chaos.md: a worker's error file is odd",
+        "evidence/chaos.md: a worker's error file is odd",
     ),
     Case(
         API,

@@ -145,7 +145,7 @@ def local_ranks(runs: Runs) -> None:
     assert arguments == {rank: f"--mine={rank}" for rank in range(4)}
 
 
-ETCD = "torchrun.md: others, such as `etcd`, are refused"
+ETCD = "docs/torchrun.md: others, such as `etcd`, are refused"
 CASES = [
     Case(
         RUN,
@@ -218,7 +218,7 @@ CASES = [
         "xpu with three of them is 3",
         lambda runs: refused(["--nproc-per-node=xpu", "x.py"], "no 'xpu'"),
         "refused",
-        "torchrun.md: other devices, such as `xpu`, are refused",
+        "docs/torchrun.md: other devices, such as `xpu`, are refused",
     ),
     Case(
         RUN,
@@ -268,7 +268,7 @@ CASES = [
         "a LogsSpecs of another package is used",
         lambda runs: refused(["--logs_specs=default", "x.py"], "--logs-specs default cannot be honoured"),
         "refused",
-        "torchrun.md: plug-ins of torch's agent have nothing to plug into",
+        "docs/torchrun.md: plug-ins of torch's agent have nothing to plug into",
     ),
     Case(
         RUN,
@@ -361,7 +361,7 @@ CASES = [
         "the job is named after the script",
         lambda runs: holds(entry("test_script.py") == entry("-m", "a.test_script") == "test_script"),
         "differs",
-        "torchrun.md: flowdist's messages use a similar name",
+        "docs/torchrun.md: flowdist's messages use a similar name",
     ),
     Case(
         API,
@@ -376,7 +376,7 @@ CASES = [
         "SIGTERM,SIGUSR1,SIGUSR2 are handled",
         lambda runs: refused(["--signals-to-handle=SIGTERM,SIGUSR1,SIGUSR2", "x.py"], "forwards no SIGUSR1"),
         "refused",
-        "torchrun.md: others, such as SIGUSR1, are refused",
+        "docs/torchrun.md: others, such as SIGUSR1, are refused",
     ),
     Case(
         SIGNALS,

@@ -93,7 +93,7 @@ def no_procs() -> None:
         flowdist.launch(sad, procs=0)
 
 
-SHELL_CODE = "restarts.md: Exit code 128+n is signal n"
+SHELL_CODE = "docs/restarts.md: Exit code 128+n is signal n"
 CASES = [
     Case(
         PEER,
@@ -175,7 +175,7 @@ CASES = [
         "SIGUSR1 and SIGUSR2 end the job",
         lambda runs: refused(["--signals-to-handle=SIGTERM,SIGUSR1,SIGUSR2", "x.py"], "forwards no SIGUSR1"),
         "refused",
-        "torchrun.md: others, such as SIGUSR1, are refused",
+        "docs/torchrun.md: others, such as SIGUSR1, are refused",
     ),
     Case(
         SIGNALS,
@@ -183,6 +183,6 @@ CASES = [
         "a signal that does not exist is a warning there, and an error here",
         lambda runs: refused(["--signals-to-handle=SIGTERM,INVALID_SIGNAL", "x.py"], "forwards no INVALID_SIGNAL"),
         "differs",
-        "torchrun.md: others, such as SIGUSR1, are refused",
+        "docs/torchrun.md: others, such as SIGUSR1, are refused",
     ),
 ]

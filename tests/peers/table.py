@@ -1,4 +1,4 @@
-"""All cases, and the page of docs that has them."""
+"""All cases, and the page of the evidence that has them."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def _here(case: Case) -> str:
     if not case.line:
         return HERE[case.stance]
     page, words = page_and_words(case)
-    return f"{HERE[case.stance]}: [{page}]({page}): “{_cell(words)}”"
+    return f"{HERE[case.stance]}: [{page}](../{page}): “{_cell(words)}”"
 
 
 def page_and_words(case: Case) -> tuple[str, str]:
-    """Return the page of docs of a case, and the words on it that say what happens."""
+    """Return the path of the page of a case, and the words on it that say what happens."""
     page, _, words = case.line.partition(": ")
     return page, words
 

@@ -1,4 +1,4 @@
-"""The tests of PyTorch and TorchX hold for flowdist as docs/peers.md says."""
+"""The tests of PyTorch and TorchX hold for flowdist as evidence/peers.md says."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.peers.case import Case
 from tests.peers.runs import Runs
 from tests.peers.table import CASES, markdown, page_and_words
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def test_case_on_processes(case: Case, runs: Runs) -> None:
 
 
 def test_the_page_has_all_cases() -> None:
-    assert (DOCS / "peers.md").read_text() == markdown(), "run python -m tests.peers --write docs/peers.md"
+    assert (ROOT / "evidence/peers.md").read_text() == markdown(), "run python -m tests.peers --write evidence/peers.md"
 
 
 def test_names_of_cases_are_unique() -> None:
@@ -43,4 +43,4 @@ def test_what_does_not_pass_has_its_line_of_the_docs() -> None:
         assert (case.stance == "passes") == (case.line == ""), case.id
         if case.line:
             page, words = page_and_words(case)
-            assert words in " ".join((DOCS / page).read_text().split()), f"{case.id}: {words}"
+            assert words in " ".join((ROOT / page).read_text().split()), f"{case.id}: {words}"

@@ -146,7 +146,7 @@ CASES = [
         "mounts become those of a container",
         lambda runs: refused(lambda: ddp(script="foo.py", mounts=["type=bind", "src=/dst"]), "nothing to mount"),
         "refused",
-        "torchx.md: processes on this machine see its files",
+        "docs/torchx.md: processes on this machine see its files",
     ),
     Case(
         DIST,
@@ -168,7 +168,7 @@ CASES = [
         "metadata goes to the scheduler",
         lambda runs: refused(lambda: ddp(script="foo.py", metadata={"key": "value"}), "no scheduler gets it"),
         "refused",
-        "torchx.md: no scheduler starts the job",
+        "docs/torchx.md: no scheduler starts the job",
     ),
     Case(
         DIST,
@@ -200,7 +200,7 @@ CASES = [
         "metadata goes to the scheduler",
         lambda runs: refused(lambda: spmd(script="foo.py", metadata={"key": "value"}), "no scheduler gets it"),
         "refused",
-        "torchx.md: no scheduler starts the job",
+        "docs/torchx.md: no scheduler starts the job",
     ),
     Case(
         DIST,
@@ -255,7 +255,7 @@ CASES = [
         "fewer processes than the host has GPUs, 2x4 of 8, are a warning there, and refused here",
         lambda runs: uneven(),
         "refused",
-        "errors.md: ### FD111",
+        "docs/errors.md: ### FD111",
     ),
     Case(
         TYPES,
@@ -296,6 +296,6 @@ CASES = [
         "${base_img_root} is replaced",
         lambda runs: no_image(),
         "refused",
-        "torchx.md: `${base_img_root}`",
+        "docs/torchx.md: `${base_img_root}`",
     ),
 ]

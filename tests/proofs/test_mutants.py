@@ -12,7 +12,7 @@ from tests.choosing import slow
 from tests.proofs import mutants
 from tests.proofs.mutations import MUTANTS, Mutant, MutationError, mutated
 
-PROOF = Path(__file__).parents[2] / "docs/proof.md"
+PROOF = Path(__file__).parents[2] / "evidence/proof.md"
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 HARMLESS = Mutant(
     "harmless", "R9", "nothing", "rules.verdict:matching_rule", "if policy is None:", "if None is policy:", "repeated"

@@ -8,22 +8,22 @@ import pytest
 
 from tools import draw_architecture, house
 
-GLOSSARY = "# Words\n\n## Retired words\n\n| retired | now |\n|---|---|\n| `shelf`, `park` | candidates, suspend |\n"
+RETIRED = "# Retired words\n\n| retired | now |\n|---|---|\n| `shelf`, `park` | candidates, suspend |\n"
 
 
 @pytest.fixture
 def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Return a function that writes files below a package `p` and returns what is found about them."""
     monkeypatch.setattr(house, "EXCEPTIONS", {})
-    glossary = tmp_path / "glossary.md"
-    glossary.write_text(GLOSSARY)
+    retired = tmp_path / "retired_words.md"
+    retired.write_text(RETIRED)
 
     def findings(**files: str) -> list[str]:
         for name, text in {"__init__": '"""A package."""\n', **files}.items():
             path = tmp_path / "p" / f"{name.replace('__in__', '/')}.py"
             path.parent.mkdir(exist_ok=True, parents=True)
             path.write_text(text)
-        return house.findings(tmp_path / "p", glossary)
+        return house.findings(tmp_path / "p", retired)
 
     return findings
 

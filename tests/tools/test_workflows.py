@@ -123,7 +123,7 @@ def test_each_mistake_is_found(change: Callable[[str], str], found: str, tmp_pat
 FROM_INDEX = re.compile(
     r"pip3? install (?:-\S+ )*['\"]?flowdist(?:\[[\w,]+\])?(?:[=<>~]=[\d.]+)?['\"]?(?=[\s`.,;)]|$)(?! @)"
 )
-PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
+PAGES = [page for place in ("", "docs/**/", "evidence/", "examples/**/") for page in ROOT.glob(f"{place}*.md")]
 
 
 @pytest.mark.parametrize("path", [*PAGES, CI, *templates()], ids=lambda path: path.name)

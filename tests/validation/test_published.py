@@ -1,4 +1,4 @@
-"""Published results: the files, the verdicts, and that each row of docs/truth.md is what the simulator computes."""
+"""Published results: the files, the verdicts, and that each row of evidence/truth.md is what the simulator computes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flowdist.validation.play import values_of
 from flowdist.validation.rows import load_claims, load_rows, row_files
 from flowdist.validation.verdicts import judge, verdict_on, verdicts_markdown
 
-TRUTH = Path(__file__).parents[2] / "docs/truth.md"
+TRUTH = Path(__file__).parents[2] / "evidence/truth.md"
 QUICK = "bloom-lost-work"
 
 
@@ -38,7 +38,7 @@ def test_every_row_is_as_its_file_and_the_page_say() -> None:
     assert [one.row.name for one in judged if not one.is_good] == []
     page = TRUTH.read_text()
     shown = verdicts_markdown(judged, load_claims())
-    assert shown in page, "docs/truth.md is not what flowdist validate --markdown prints"
+    assert shown in page, "evidence/truth.md is not what flowdist validate --markdown prints"
 
 
 def test_there_are_rows_enough_and_each_says_where_its_numbers_come_from() -> None:

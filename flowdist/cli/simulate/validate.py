@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--only", help="Only rows whose name contains this text.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-@click.option("--markdown", is_flag=True, hidden=True, help="The tables of docs/truth.md.")
+@click.option("--markdown", is_flag=True, hidden=True, help="The tables of evidence/truth.md.")
 def command(files: tuple[Path, ...], only: str | None, as_json: bool, markdown: bool) -> None:
     """Compare published results with what the simulator computes for the same jobs.
 
     Without FILES, the rows of the package. A file quotes its source, and states the tolerance and the job: see
-    docs/truth.md. Exit code 0 if each row agrees, or misses as it says; else 3.
+    evidence/truth.md. Exit code 0 if each row agrees, or misses as it says; else 3.
     """
     from flowdist.validation.rows import load_claims, load_rows, row_files
     from flowdist.validation.verdicts import judge, verdicts_markdown, verdicts_text
