@@ -24,9 +24,9 @@ from flowdist.advice.alternatives import (
     interval_change,
     with_interval,
 )
-from flowdist.advice.comparison import Gain, compare
+from flowdist.advice.comparison import Gain, compare, fewer
 from flowdist.advice.intervals import Bounds, Point, best_of, bounds_of, sweep
-from flowdist.advice.playing import Job, Mode, Outcome, faults_of, leading_role, mode_of, play
+from flowdist.advice.playing import Job, Mode, Outcome, leading_role, mode_of, play, rarest_in
 from flowdist.dsl.problems.problem import TopologyProblems
 from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import FaultError
@@ -144,11 +144,11 @@ class _Advisor:
         measured = [one for change in kept if (one := self._measure(today, (change,))) is not None]
         measured.sort(key=_worth, reverse=True)
         failed = [outcome for outcome in today if outcome.failed]
-        fewest = min((one.gain.faults for one in measured if one.gain.faults is not None), default=faults_of(today))
+        rarest = fewer(rarest_in(today), *(one.gain.rarest for one in measured))
         advice = Advice(
             mode=self._mode,
             role=self._role.name,
-            goodput=estimate([outcome.goodput for outcome in today], faults_of(today)),
+            goodput=estimate([outcome.goodput for outcome in today], rarest_in(today)),
             failed=(len(failed), failed[0].reason if failed else ""),
             points=self._points,
             best_ns=self._best_ns,
@@ -159,7 +159,7 @@ class _Advisor:
             tried=self._tried,
             notes=[
                 *_notes(self._job, self._role.workload.depends_on_size, measured),
-                *filter(None, [needed_text(len(today), fewest)]),
+                *filter(None, [needed_text(len(today), rarest)]),
             ],
         )
         joined = [change for one in advice.joined for change in one.changes]
@@ -206,7 +206,7 @@ class _Advisor:
         graph = with_interval(self._job.graph, self._role, interval_ns)
         what = f"{self._role.name} saves every {format_duration(interval_ns)}"
         found = self._play(self._job._replace(graph=graph), self._question.choosing, what)
-        goodput = estimate([outcome.goodput for outcome in found], faults_of(found))
+        goodput = estimate([outcome.goodput for outcome in found], rarest_in(found))
         return Point(interval_ns, goodput.mean, goodput.half, sum(outcome.failed for outcome in found))
 
     def _measure(self, today: list[Outcome], changes: tuple[Change, ...]) -> Measured | None:

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from flowdist.advice.playing import Outcome, faults_of
+from flowdist.advice.playing import Outcome, rarest_in
 from flowdist.graph import HOUR
-from flowdist.report.goodput import Estimate, estimate
+from flowdist.report.goodput import Estimate, Rarest, estimate
 
 LEAST_GAIN = 0.0005  # share of goodput or of the cost: a smaller gain is no advice, however sure
 CHANCE = 0.025  # chance at which fewer failed runs are luck: the one-sided level of a 95 % interval
@@ -31,7 +31,7 @@ class Gain(NamedTuple):
         failed: Runs that fail today.
         still_failed: Runs that fail with the change.
         ended: Runs that fail today and do not fail with the change.
-        faults: Faults at random in all runs today, or with the change if these are fewer; None: the plan has no rates.
+        rarest: The rate that has hit least often in all runs, of today or with the change; None: there are no rates.
     """
 
     goodput: Estimate
@@ -42,7 +42,7 @@ class Gain(NamedTuple):
     failed: int
     still_failed: int
     ended: int
-    faults: int | None = None
+    rarest: Rarest | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -82,12 +82,11 @@ def compare(today: Sequence[Outcome], other: Sequence[Outcome], units: tuple[int
     pairs = list(zip(today, other, strict=True))
     assert all(one.seed == two.seed for one, two in pairs), "differences are those of the same seeds"
     saved = _hours_saved(today, other, units)
-    counts = [count for count in (faults_of(today), faults_of(other)) if count is not None]
-    faults = min(counts, default=None)
-    hours = estimate(saved, faults) if saved else None
+    rarest = fewer(rarest_in(today), rarest_in(other))
+    hours = estimate(saved, rarest) if saved else None
     paid = math.fsum(units[0] * one.lasted_ns / HOUR for one in today) / len(today)
     return Gain(
-        goodput=estimate([two.goodput - one.goodput for one, two in pairs], faults),
+        goodput=estimate([two.goodput - one.goodput for one, two in pairs], rarest),
         hours=hours,
         share=hours.mean / paid if hours is not None and paid else 0.0,
         better=sum(two.goodput > one.goodput for one, two in pairs),
@@ -95,8 +94,13 @@ def compare(today: Sequence[Outcome], other: Sequence[Outcome], units: tuple[int
         failed=sum(one.failed for one in today),
         still_failed=sum(two.failed for two in other),
         ended=sum(one.failed and not two.failed for one, two in pairs),
-        faults=faults,
+        rarest=rarest,
     )
+
+
+def fewer(*rarest: Rarest | None) -> Rarest | None:
+    """Return the one that has hit least often; None: there are no rates."""
+    return min((one for one in rarest if one is not None), key=lambda one: one.hits, default=None)
 
 
 def _hours_saved(today: Sequence[Outcome], other: Sequence[Outcome], units: tuple[int, int]) -> list[float]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from flowdist.errors import FlowdistError
@@ -12,6 +13,7 @@ from flowdist.faults.rates import entities, mean_ns
 from flowdist.graph import HOUR, MINUTE, RoleGraph, RoleSpec
 from flowdist.graph.units import DAY
 from flowdist.record.accounts import goodput_of
+from flowdist.report.goodput import Rarest, rarest_of
 from flowdist.sim.faults.injector import check_faults
 from flowdist.sim.macro.macro import Macro
 from flowdist.sim.macro.refused import MacroRefused
@@ -54,7 +56,7 @@ class Outcome(NamedTuple):
 
     `goodput` is the productive share of the time, as `flowdist simulate` prints it. `work` is what was kept, in a unit
     that is the same for all runs of a job and its alternatives. `restarts` counts generations after the first, and
-    `faults` those that rates have brought; None: the plan has no rates.
+    `hits` how often each rate of the plan has hit, by its name.
     """
 
     seed: int
@@ -64,7 +66,7 @@ class Outcome(NamedTuple):
     failed: bool
     restarts: int
     reason: str = ""
-    faults: int | None = None
+    hits: Mapping[str, int] = MappingProxyType({})
 
 
 class Budget(NamedTuple):
@@ -174,7 +176,7 @@ def play(job: Job, mode: Mode, seeds: Sequence[int], tell: Callable[[], None] = 
             outcome = _of_macro(seed, Macro(scope, job.plan, seed=seed).run(job.until_ns), scope.role)
         else:
             outcome = _in_protocol_mode(job, seed)
-        found.append(outcome if job.plan.rates else outcome._replace(faults=None))
+        found.append(outcome._replace(hits={rate.name: outcome.hits.get(rate.name, 0) for rate in job.plan.rates}))
         tell()
     return found
 
@@ -196,8 +198,8 @@ def _of_macro(seed: int, result: MacroResult, role: RoleSpec) -> Outcome:
     steps = result.step - result.unsaved_steps
     work = float(steps) if role.workload.depends_on_size else float(result.spent["productive"])
     failed = result.outcome == "failed"
-    restarts, faults = max(0, result.generations - 1), result.by_rate.total()
-    return Outcome(seed, result.goodput, result.now, work, failed, restarts, result.reason, faults)
+    restarts = max(0, result.generations - 1)
+    return Outcome(seed, result.goodput, result.now, work, failed, restarts, result.reason, result.by_rate)
 
 
 def _of_protocol(seed: int, result: SimResult, graph: RoleGraph) -> Outcome:
@@ -209,12 +211,11 @@ def _of_protocol(seed: int, result: SimResult, graph: RoleGraph) -> Outcome:
         work = float(sum(model.step_at(result.now) - model.unsaved_steps for model in models))
     restarts = max((model.generation for model in models), default=1) - 1
     failed = result.job.outcome == "failed"
-    goodput, faults = goodput_of(graph, result.spent) or 0.0, result.by_rate.total()
+    goodput = goodput_of(graph, result.spent) or 0.0
     reason = result.job.ending_reason or ""
-    return Outcome(seed, goodput, result.now, work, failed, max(0, restarts), reason, faults)
+    return Outcome(seed, goodput, result.now, work, failed, max(0, restarts), reason, result.by_rate)
 
 
-def faults_of(outcomes: Sequence[Outcome]) -> int | None:
-    """Return how many faults rates have brought in all of these runs; None: their plan has no rates."""
-    counts = [outcome.faults for outcome in outcomes if outcome.faults is not None]
-    return sum(counts) if counts else None
+def rarest_in(outcomes: Sequence[Outcome]) -> Rarest | None:
+    """Return the rate that has hit least often in all of these runs; None: their plan has no rates."""
+    return rarest_of(outcomes[0].hits if outcomes else (), [outcome.hits for outcome in outcomes])

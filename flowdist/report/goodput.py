@@ -3,13 +3,14 @@
 **Rare events.** Most runs of a short or small job have no failure at all. Their values are alike, Student's t takes the
 few others for outliers, and intervals of ten runs with 0.14 failures each cover the mean in 71 of 100 cases. So:
 
-* without `EVENTS_MIN` failures in all runs together there is no interval, but the number of runs that it takes;
+* without `EVENTS_MIN` failures of each rate in all runs together there is no interval, but the number of runs that it
+  takes: a rate that has hit once or never may cost more than all others, and the spread of the runs does not show it;
 * with them, the interval is wider than that of t: by as much as the exact upper limit of a Poisson count is further
   away than that of the normal distribution, for half as many failures, since what each of them costs varies as well.
 
 `tests/report/test_coverage.py` measures that at least 95 of 100 intervals cover the mean, for failures that cost the
 same, anything up to a maximum, or exponentially distributed times, from 0.02 to 6 of them a run. Where one failure in
-ten costs ten times as much as the others, intervals of few runs cover less.
+ten of a rate costs ten times as much as the others, as when it finds no spare node, intervals of few runs cover less.
 
 Young, "A first order approximation to the optimum checkpoint interval", CACM 17(9), 1974; Daly, "A higher order
 estimate of the optimum checkpoint interval for restart dumps", FGCS 22(3), 2006.
@@ -18,7 +19,8 @@ estimate of the optimum checkpoint interval for restart dumps", FGCS 22(3), 2006
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flowdist.graph import format_duration
@@ -28,7 +30,7 @@ from flowdist.report.table import table
 T_95 = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131]
 T_95 += [2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042]
 NORMAL_95 = 1.960
-EVENTS_MIN = 10  # failures at random in all runs together: with fewer there is no interval
+EVENTS_MIN = 10  # failures of each rate in all runs together: with fewer there is no interval
 EVENTS_LIKELY = 16  # with so many expected, EVENTS_MIN come with a chance of 95 %
 
 
@@ -39,18 +41,39 @@ class Estimate(NamedTuple):
     half: float | None
 
 
-def estimate(values: Sequence[float], events: int | None = None) -> Estimate:
+class Rarest(NamedTuple):
+    """The rate whose failures are the fewest in all runs together: its name, and their number."""
+
+    rate: str
+    hits: int
+
+
+def rarest_of(rates: Iterable[str], counts: Iterable[Mapping[str, int]]) -> Rarest | None:
+    """Return the rate that has hit least often in all runs together; None: there are no rates.
+
+    Args:
+        rates: The names of all rates, those that have never hit, too.
+        counts: How often each rate has hit, by its name, for each run.
+    """
+    total = Counter[str]()
+    for one in counts:
+        total.update(one)
+    return min((Rarest(name, total[name]) for name in rates), key=lambda one: one.hits, default=None)
+
+
+def estimate(values: Sequence[float], rarest: Rarest | None = None) -> Estimate:
     """Return the mean of independent values, one for each seed, with a 95 % confidence interval, if there is one.
 
     There is none for a single value, with too few failures, and for two values that are equal: they show no spread.
 
     Args:
         values: The values, at least one.
-        events: How many failures at random have hit in all seeds together; None: nothing is rare, since the runs have
-            no faults at random.
+        rarest: The rate that has hit least often in all seeds together; None: nothing is rare, since the runs have no
+            faults at random.
     """
     n = len(values)
     mean = math.fsum(values) / n
+    events = rarest.hits if rarest is not None else None
     if n < 2 or (events is not None and events < EVENTS_MIN):
         return Estimate(mean, None)
     if events is not None and n == 2 and values[0] == values[1]:
@@ -60,25 +83,26 @@ def estimate(values: Sequence[float], events: int | None = None) -> Estimate:
     return Estimate(mean, wider * _t_95(n - 1) * deviation / math.sqrt(n))
 
 
-def seeds_needed(seeds: int, events: int | None) -> int | None:
+def seeds_needed(seeds: int, rarest: Rarest | None) -> int | None:
     """Return about how many seeds have enough failures for intervals, by those of the seeds so far; None: these have.
 
     Args:
         seeds: The number of seeds.
-        events: How many failures at random have hit in all of them; None: the runs have no faults at random.
+        rarest: The rate that has hit least often in all of them; None: the runs have no faults at random.
     """
-    if events is None or events >= EVENTS_MIN:
+    if rarest is None or rarest.hits >= EVENTS_MIN:
         return None
-    return math.ceil(seeds * EVENTS_LIKELY / max(1, events))
+    return math.ceil(seeds * EVENTS_LIKELY / max(1, rarest.hits))
 
 
-def needed_text(seeds: int, events: int | None) -> str:
+def needed_text(seeds: int, rarest: Rarest | None) -> str:
     """Return why estimates have no interval, and how many seeds it takes, in words; empty if these are enough."""
-    needed = seeds_needed(seeds, events)
-    if needed is None:
+    needed = seeds_needed(seeds, rarest)
+    if needed is None or rarest is None:
         return ""
-    hit = f"{events or 'no'} fault{'s' * (events != 1)} at random hit in {seeds} run{'s' * (seeds != 1)}"
-    about = "at least about" if not events else "about"
+    faults = f"{rarest.hits or 'no'} fault{'s' * (rarest.hits != 1)} of {rarest.rate}"
+    hit = f"{faults} hit in {seeds} run{'s' * (seeds != 1)}"
+    about = "at least about" if not rarest.hits else "about"
     return f"no 95 % intervals: {hit}, too few; {about} {needed} seeds are needed, or a longer time"
 
 

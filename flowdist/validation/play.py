@@ -13,14 +13,15 @@ from flowdist.dsl.words import Node, Workload
 from flowdist.faults.grammar import Plan
 from flowdist.faults.rates import check_rates, parse_rate
 from flowdist.graph import HOUR, MINUTE, RoleGraph, parse_duration
+from flowdist.report.goodput import Rarest, rarest_of
 from flowdist.sim.macro.macro import Macro
 from flowdist.sim.macro.result import MacroResult
 from flowdist.sim.macro.scope import scope_of
 from flowdist.validation.rows import Job, Row
 
 
-def values_of(row: Row) -> tuple[list[float], int]:
-    """Return the simulated number of each seed, and how many faults at random have hit in all of them.
+def values_of(row: Row) -> tuple[list[float], Rarest | None]:
+    """Return the simulated number of each seed, and the rate that has hit least often in all of them.
 
     Raises:
         FlowdistError: The job of the row is wrong, or macro mode does not play it.
@@ -28,11 +29,12 @@ def values_of(row: Row) -> tuple[list[float], int]:
     if row.quantity == "best interval":
         return _best_intervals(row)
     results = _results(row, row.job)
-    return [QUANTITIES[row.quantity](result) for result in results], _faults(results)
+    return [QUANTITIES[row.quantity](result) for result in results], _rarest(row, results)
 
 
-def _faults(results: Sequence[MacroResult]) -> int:
-    return sum(result.by_rate.total() for result in results)
+def _rarest(row: Row, results: Sequence[MacroResult]) -> Rarest | None:
+    names = [parse_rate(text).name for text in row.rates]
+    return rarest_of(names, [result.by_rate for result in results])
 
 
 def graph_of(job: Job) -> RoleGraph:
@@ -71,20 +73,23 @@ QUANTITIES: dict[str, Callable[[MacroResult], float]] = {
 }
 
 
-def _best_intervals(row: Row) -> tuple[list[float], int]:
-    """Return the best checkpoint interval in minutes, for each seed: the vertex of a parabola; and the faults.
+def _best_intervals(row: Row) -> tuple[list[float], Rarest | None]:
+    """Return the best checkpoint interval in minutes, for each seed: the vertex of a parabola; and the rarest rate.
 
     The parabola is fitted to the goodput over the logarithm of the interval. All intervals of a seed have the same
     faults, so that the differences between them are not those of the draws.
     """
     tried = [math.log(parse_duration(text) / MINUTE) for text in row.intervals]
-    goodputs, faults = [], []
+    goodputs: list[list[float]] = []
+    found: list[Rarest] = []
     for text in row.intervals:
         job = replace(row.job, workload={**row.job.workload, "checkpoint_every": text})
         results = _results(row, job)
         goodputs.append([result.goodput for result in results])
-        faults.append(_faults(results))
-    return [math.exp(_vertex(tried, list(column))) for column in zip(*goodputs, strict=True)], min(faults)
+        found += filter(None, [_rarest(row, results)])
+    return [math.exp(_vertex(tried, list(column))) for column in zip(*goodputs, strict=True)], min(
+        found, key=lambda one: one.hits, default=None
+    )
 
 
 def _vertex(xs: Sequence[float], ys: Sequence[float]) -> float:

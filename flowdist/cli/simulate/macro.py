@@ -92,7 +92,7 @@ class MacroRun(NamedTuple):
             result, spent_s = self._run_seed(scope, seed, trace_file)
             results.append(result)
             cpu_s += spent_s
-        summary = _summary(scope, self.seeds, results, cpu_s, has_rates=bool(self.plan.rates))
+        summary = _summary(scope, self.seeds, results, cpu_s, [rate.name for rate in self.plan.rates])
         if self.as_json:
             print_json("macro", **summary)
         else:
@@ -185,31 +185,33 @@ def _show_comparison(found: Sequence[Any], shares: dict[str, dict[str, float]]) 
             click.echo(f"  seed {one.seed}: macro {one.macro[:4]}, protocol {one.protocol[:4]}")
 
 
-def _summary(scope: Any, seeds: Sequence[int], results: list[Any], cpu_s: float, *, has_rates: bool) -> dict[str, Any]:
+def _summary(
+    scope: Any, seeds: Sequence[int], results: list[Any], cpu_s: float, rates: Sequence[str]
+) -> dict[str, Any]:
     """Return estimates over all runs, and the summary of each run with the keys of `flowdist simulate`.
 
-    `cpu_s` is the CPU time of all runs in seconds. `has_rates`: faults come at random, so that they may be rare.
+    `cpu_s` is the CPU time of all runs in seconds. `rates` are the names of the rates, whose faults may be rare.
     """
-    from flowdist.report.goodput import daly_ns, estimate, needed_text, seeds_needed, young_ns
+    from flowdist.report.goodput import daly_ns, estimate, needed_text, rarest_of, seeds_needed, young_ns
 
     load = scope.role.workload
     restarts = sum(result.generations - 1 for result in results)
     between_ns = sum(result.now for result in results) / restarts if restarts else None
-    hits = sum(result.by_rate.total() for result in results) if has_rates else None
+    rarest = rarest_of(rates, [result.by_rate for result in results])
     return {
         "runs": [_run(scope, seed, result) for seed, result in zip(seeds, results, strict=True)],
         "outcomes": dict(Counter(result.outcome or "unfinished" for result in results)),
         "estimates": {
-            name: estimate([float(pick(result)) for result in results], hits) for name, pick in ESTIMATES.items()
+            name: estimate([float(pick(result)) for result in results], rarest) for name, pick in ESTIMATES.items()
         },
         "time": {
-            bucket: estimate([result.spent[bucket] / (sum(result.spent.values()) or 1) for result in results], hits)
+            bucket: estimate([result.spent[bucket] / (sum(result.spent.values()) or 1) for result in results], rarest)
             for bucket in results[0].spent
         },
-        "seeds_needed": seeds_needed(len(results), hits),
-        "no_interval": needed_text(len(results), hits),
-        "causes": _counts([result.causes for result in results], has_rates=has_rates),
-        "faults_by_rate": _counts([result.by_rate for result in results], has_rates=has_rates),
+        "seeds_needed": seeds_needed(len(results), rarest),
+        "no_interval": needed_text(len(results), rarest),
+        "causes": _counts([result.causes for result in results], has_rates=bool(rates)),
+        "faults_by_rate": _counts([result.by_rate for result in results], has_rates=bool(rates)),
         "between_s": _seconds(between_ns),
         "checkpoint_every_s": load.checkpoint_every_ns / 1e9,
         "young_s": _seconds(young_ns(load.blocking_ns, between_ns) if between_ns is not None else None),
@@ -220,10 +222,12 @@ def _summary(scope: Any, seeds: Sequence[int], results: list[Any], cpu_s: float,
 
 def _counts(counted: list[Counter[str]], *, has_rates: bool) -> dict[str, Any]:
     """Return the estimate of each number that the runs have counted, by its name. `has_rates`: it may be rare."""
-    from flowdist.report.goodput import estimate
+    from flowdist.report.goodput import Rarest, estimate
 
     found = {name: [counts[name] for counts in counted] for name in sorted({key for each in counted for key in each})}
-    return {name: estimate(list(map(float, ns)), sum(ns) if has_rates else None) for name, ns in found.items()}
+    return {
+        name: estimate(list(map(float, ns)), Rarest(name, sum(ns)) if has_rates else None) for name, ns in found.items()
+    }
 
 
 ESTIMATES: dict[str, Callable[[Any], float]] = {
