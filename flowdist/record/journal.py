@@ -23,8 +23,8 @@ from flowdist.graph import RoleGraph
 # of the lines that are written; a new name in an event, an effect or the graph makes it a new one. With format 3, the
 # lines of a journal have a check. Format 4 has the events ReplicaStepped and ReplicaSpent, and a
 # notice of the first step. Format 5 has the events ReplicaPublished and ReplicaAcknowledged, and `versions` of roles.
-# Format 6 has `up_ns` of NodeHeard, `state` of ReplicaStalled, the event NodeStandsStill, and the outcome of a
-# CancelRequested.
+# Format 6 has `up_ns` of NodeHeard, `state` of ReplicaStalled, the event NodeStandsStill, the outcome of a
+# CancelRequested, and the wall clock in the header and in ControllerStarted.
 FORMAT = 6
 FORMATS_READ = (1, 2, 3, 4, 5, 6)
 
@@ -34,7 +34,8 @@ class Header(msgspec.Struct, frozen=True, tag="header"):
 
     `known_nodes` are the nodes that the job waits for before its first start. `seed` is the seed of a simulation (0 for
     a run). `options` holds the settings of the simulation or macro mode; the controller does not read it. `format` is
-    the version of the lines, see `FORMAT`.
+    the version of the lines, see `FORMAT`. `began_at` is the time of the start by the clock of the controller's host,
+    `2026-11-25T22:46:58.120+01:00`; empty in a simulation.
     """
 
     graph: RoleGraph
@@ -44,6 +45,7 @@ class Header(msgspec.Struct, frozen=True, tag="header"):
     seed: int = 0
     epoch: int = 1
     format: int = FORMAT
+    began_at: str = ""
 
 
 class Record(msgspec.Struct, frozen=True, gc=False, tag="event"):

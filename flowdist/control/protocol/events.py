@@ -304,9 +304,14 @@ class NodePreempted(msgspec.Struct, frozen=True, tag=True):
 
 
 class ControllerStarted(msgspec.Struct, frozen=True, tag=True):
-    """A new controller process took over from the journal, as `epoch`, which is higher than any before (R21)."""
+    """A new controller process took over from the journal, as `epoch`, which is higher than any before (R21).
+
+    `at` is the time by the clock of its host, as in the header of the record; empty in a simulation. Nothing is decided
+    by it: the time of the job stands still until a run is resumed, so that readers need it anew.
+    """
 
     epoch: int
+    at: str = ""
 
 
 class CancelRequested(msgspec.Struct, frozen=True, tag=True):
