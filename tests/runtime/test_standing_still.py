@@ -42,6 +42,18 @@ def test_a_spawner_and_a_guardian_that_are_stopped_are_named_until_they_go_on(tm
         assert job.finish() == 130, job.text
 
 
+def test_a_worker_that_is_stopped_is_named_until_it_goes_on(tmp_path: Path) -> None:
+    """Its role has no hang_after: nothing restarts, but the status said that all is well."""
+    with still_job(tmp_path) as job:
+        worker = int(job.until("works").split(" works")[0].rpartition(" ")[2])
+        os.kill(worker, signal.SIGSTOP)
+        job.until("node0: a worker of trainer/0 is stopped, by SIGSTOP or a debugger")
+        os.kill(worker, signal.SIGCONT)
+        job.until("node0: no worker is stopped any more")
+        job.process.send_signal(signal.SIGINT)
+        assert job.finish() == 130, job.text
+
+
 def test_r19_workers_do_not_outlive_the_lease_of_a_node_whose_spawner_is_stopped(tmp_path: Path) -> None:
     with still_job(tmp_path) as job:
         line = job.until("works")

@@ -106,14 +106,15 @@ class NodeSilent(msgspec.Struct, frozen=True, tag=True):
 
 
 class NodeStandsStill(msgspec.Struct, frozen=True, tag=True):
-    """Processes of flowdist on the node are stopped, by SIGSTOP or a debugger: `who` names them, with their numbers.
+    """Processes on the node are stopped, by SIGSTOP or a debugger: `who` names those of flowdist, with their numbers.
 
     Empty: they go on. Without its spawner a node can neither start nor end workers, nor notice their end; without its
-    guardian nothing ends the node if its agent dies.
+    guardian nothing ends the node if its agent dies. `workers` are the replicas with a worker that is stopped.
     """
 
     node: NodeName
     who: str = ""
+    workers: tuple[ReplicaId, ...] = ()
 
 
 class GpuFailed(msgspec.Struct, frozen=True, tag=True):
