@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from flowdist.runtime.agent.process_states import children_of, state_of
+from flowdist.runtime.processes.process_states import children_of, state_of
 
 
 class Relatives:

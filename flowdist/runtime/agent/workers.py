@@ -25,7 +25,6 @@ from flowdist.control.protocol.ids import Addresses, ProcessState, ReplicaId
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph, RoleSpec
 from flowdist.runtime.agent.node_config import NodeConfig
-from flowdist.runtime.agent.process_states import is_stopped, state_of_workers
 from flowdist.runtime.agent.readiness import FileState, awaited_file, until_ready
 from flowdist.runtime.agent.worker_exits import WorkerExits
 from flowdist.runtime.agent.worker_socket import WorkerSocket
@@ -34,6 +33,7 @@ from flowdist.runtime.gpus.guard import GpuGuard
 from flowdist.runtime.last_words import die_of
 from flowdist.runtime.left_files import clean
 from flowdist.runtime.processes import spawn_protocol as spawner
+from flowdist.runtime.processes.process_states import is_stopped, state_of_workers
 from flowdist.runtime.processes.reaper import outlive_sigkill
 from flowdist.runtime.processes.unexpected import start_task
 from flowdist.runtime.run_folder.logs import OutputWatch, announce_stacks
