@@ -29,7 +29,8 @@ class Header(msgspec.Struct, frozen=True, tag="header"):
 
     `known_nodes` are the nodes that the job waits for before its first start. `seed` is the seed of a simulation (0 for
     a run). `options` holds the settings of the simulation or macro mode; the controller does not read it. `format` is
-    the version of the lines, see `FORMAT`.
+    the version of the lines, see `FORMAT`. `began_at` is the time of the start by the clock of the controller's host,
+    `2026-11-25T22:46:58.120+01:00`; empty in a simulation.
     """
 
     graph: RoleGraph
@@ -39,6 +40,7 @@ class Header(msgspec.Struct, frozen=True, tag="header"):
     seed: int = 0
     epoch: int = 1
     format: int = FORMAT
+    began_at: str = ""
 
 
 class Record(msgspec.Struct, frozen=True, gc=False, tag="event"):

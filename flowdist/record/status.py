@@ -101,6 +101,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     step: Step
     stalled: Stall  # which sign of life is missing; empty: none
     has_seat_to_come: bool  # the replica waits for a seat: its number is below the target of the role
+    is_stopped: bool = False  # a worker of it is stopped, by SIGSTOP or a debugger
 
 
 class VersionStatus(msgspec.Struct, frozen=True):
@@ -333,8 +334,11 @@ def _restarts(job: JobState) -> tuple[RestartCount, ...]:
 
 def _replica(job: JobState, replica: Replica) -> ReplicaStatus:
     has_seat_to_come = replica.phase == "waiting" and replica.id.index < job.role_of(replica.id).target
+    node = job.nodes.get(replica.node or "")
     return ReplicaStatus(
-        str(replica.id), replica.phase, replica.attempt, replica.node, replica.step, replica.stalled, has_seat_to_come
+        *(str(replica.id), replica.phase, replica.attempt, replica.node, replica.step, replica.stalled),
+        has_seat_to_come,
+        is_stopped=node is not None and replica.is_live and replica.id in node.stopped,
     )
 
 

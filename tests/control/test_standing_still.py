@@ -5,8 +5,10 @@ from __future__ import annotations
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol import messages as msg
+from flowdist.record.status import RecentDecisions, status_of
+from flowdist.report.live.status import status_text
 from tests.control import agent_harness as agents
-from tests.control.harness import Talk, graph, restart, role
+from tests.control.harness import Talk, graph, r, restart, role
 
 SPAWNER = "its spawner (pid 7)"
 
@@ -55,6 +57,28 @@ def test_news_of_a_lost_or_unknown_node_change_nothing_and_one_that_comes_back_s
     still(talk, node="node9")
     talk.join("node0")
     assert talk.job.nodes["node0"].stands_still == ""
+
+
+def test_a_worker_that_is_stopped_is_named_and_its_node_is_used_all_the_same():
+    talk = gang()
+    for _ in range(2):
+        talk.tell(ev.NodeStandsStill("node0", workers=(r("trainer/0"), r("trainer/7"))))
+    assert talk.texts().count("node0: a worker of trainer/0 is stopped, by SIGSTOP or a debugger") == 1
+    assert talk.job.incidents == [] and not talk.job.nodes["node0"].is_avoided
+    [shown] = [each for each in status_of(talk.job, RecentDecisions()).replicas if each.is_stopped]
+    assert shown.name == "trainer/0"
+    assert "stopped, by SIGSTOP or a debugger: trainer/0 (node0)" in status_text(status_of(talk.job, RecentDecisions()))
+    talk.tell(ev.NodeStandsStill("node0"))
+    assert talk.texts()[-1] == "node0: no worker is stopped any more"
+    assert not any(each.is_stopped for each in status_of(talk.job, RecentDecisions()).replicas)
+
+
+def test_an_agent_reports_stopped_workers_with_their_replicas():
+    talk = agents.Talk()
+    workers = (r("trainer/0"),)
+    assert talk.tell(io.StoodStill("", workers)) == [ev.NodeStandsStill("node0", "", workers)]
+    assert talk.tell(io.StoodStill("", workers)) == []
+    assert talk.tell(io.StoodStill()) == [ev.NodeStandsStill("node0")]
 
 
 def test_an_agent_reports_a_change_once_and_again_when_it_has_connected_anew():

@@ -11,6 +11,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from flowdist.report.record.page import timeline_page
+from flowdist.report.record.timeline import Timeline
+
 # dup first: one of the two may be 3 or 4 already
 PLACE = """
 import os, sys
@@ -25,6 +30,9 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 def find_browser() -> str | None:
     """Return the path of a browser: FLOWDIST_BROWSER, or the first one on the path; None if there is none."""
     return os.environ.get("FLOWDIST_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
+
+
+needs_browser = pytest.mark.skipif(find_browser() is None, reason="no Chromium on the path, nor in FLOWDIST_BROWSER")
 
 
 class Browser:
@@ -127,3 +135,24 @@ class Browser:
         self._process.wait()
         os.close(self._write)
         os.close(self._read)
+
+
+def opened(browser: Browser, timeline: Timeline, folder: Path) -> float:
+    path = folder / "out.html"
+    path.write_text(timeline_page(timeline))
+    took = browser.open(path)
+    assert browser.problems == [] and {url for url in browser.requests if url != path.as_uri()} <= {"about:blank"}
+    return took
+
+
+def place_of(browser: Browser, item: str) -> tuple[float, float]:
+    """Return the middle of an item on the screen."""
+    code = f"""(() => {{ const item = {item}, row = rows.find(r => r.items.includes(item));
+        const box = canvas.getBoundingClientRect(), top = row.kind === 'events' ? 0 : scroller.scrollTop;
+        return [box.left + (x(item.t0) + x(item.t1)) / 2, box.top + row.y - top + row.height / 2]; }})()"""
+    x, y = browser.value(code)
+    return x, y
+
+
+def details(browser: Browser) -> str:
+    return str(browser.value("document.getElementById('details').innerText"))

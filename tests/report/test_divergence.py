@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from flowdist.control.protocol.effects import Decided
-from flowdist.control.protocol.events import TimePassed
+from flowdist.control.protocol.events import ControllerStarted, TimePassed
 from flowdist.record.journal import FaultLine, Header, Line, Record, UnsavedLine
 from flowdist.report.record.divergence import Divergence, Side, divergence, divergence_of, divergence_text
 from tests.report.records import simulated
@@ -52,6 +52,13 @@ def test_a_record_and_itself_are_the_same() -> None:
 def test_the_first_line_that_differs_is_found_and_how(other: list[Line], at: int, what: str) -> None:
     found = compare(other)
     assert (found.at, found.what, found.is_none) == (at, what, False)
+
+
+def test_when_a_run_began_and_was_resumed_by_the_wall_clock_is_no_difference() -> None:
+    lines = changed(4, event=ControllerStarted(2, at="2026-11-25T22:46:58.120+01:00"))
+    lines[0] = msgspec.structs.replace(lines[0], began_at="2026-11-25T22:40:00.000+01:00")  # type: ignore[type-var]
+    found = divergence(side("a", lines), side("b", changed(4, event=ControllerStarted(2))), times=True)
+    assert found.is_none and not found.headers
 
 
 def test_a_checkpoint_that_is_not_saved_in_one_of_them_is_a_difference() -> None:

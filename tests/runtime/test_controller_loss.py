@@ -11,7 +11,9 @@ import pytest
 from flowdist.control.controller import Controller
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.events import CancelRequested, ControllerStarted
+from flowdist.graph import SECOND
 from flowdist.record.journal import Header, Line, Record
+from flowdist.report.record.timeline import timeline_of
 from tests.runtime.harness import Deaths, Job
 
 pytestmark = pytest.mark.real
@@ -157,6 +159,8 @@ def test_r21_a_run_that_was_killed_resumes_from_its_last_checkpoint(tmp_path: Pa
         header, lines = again.journal()
         assert starts_of(lines) == ["trainer/0#1", "trainer/0#2"]
         assert_replays(header, lines)
+        [(_, began), (resumed_ns, resumed)] = timeline_of(header, lines).clock
+        assert (resumed - began).total_seconds() > resumed_ns / SECOND, "the clock went on while nothing ran"
     with Job(tmp_path, "--resume", "latest") as over:
         assert over.finish() == 2 and "it has succeeded" in over.text
 

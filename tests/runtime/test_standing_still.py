@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from flowdist.errors import FlowdistError
+from flowdist.runtime.run_folder.runs import describe
 from tests.runtime.harness import Deaths, Job, children
 
 pytestmark = pytest.mark.real
@@ -38,6 +40,33 @@ def test_a_spawner_and_a_guardian_that_are_stopped_are_named_until_they_go_on(tm
             job.until(f"its {name} (pid {pid}) is stopped, by SIGSTOP or a debugger; nothing new is placed there")
             os.kill(pid, signal.SIGCONT)
             job.until("node0: no process of flowdist is stopped any more")
+        job.process.send_signal(signal.SIGINT)
+        assert job.finish() == 130, job.text
+
+
+def test_a_worker_that_is_stopped_is_named_until_it_goes_on(tmp_path: Path) -> None:
+    """Its role has no hang_after: nothing restarts, but the status said that all is well."""
+    with still_job(tmp_path) as job:
+        worker = int(job.until("works").split(" works")[0].rpartition(" ")[2])
+        os.kill(worker, signal.SIGSTOP)
+        job.until("node0: a worker of trainer/0 is stopped, by SIGSTOP or a debugger")
+        os.kill(worker, signal.SIGCONT)
+        job.until("node0: no worker is stopped any more")
+        job.process.send_signal(signal.SIGINT)
+        assert job.finish() == 130, job.text
+
+
+def test_who_asks_a_controller_that_is_stopped_is_told_so(tmp_path: Path) -> None:
+    """The answer once was, after half a minute, that it does not answer."""
+    with still_job(tmp_path) as job:
+        job.until("works")
+        [controller] = job.named(CONTROLLER)
+        os.kill(controller, signal.SIGSTOP)
+        with pytest.raises(FlowdistError, match=rf"\(pid {controller}\) is stopped, by SIGSTOP") as told:
+            describe(job.run_dir)
+        assert told.value.help == f"let it go on: kill -CONT {controller}"
+        os.kill(controller, signal.SIGCONT)
+        assert describe(job.run_dir).state == "running"
         job.process.send_signal(signal.SIGINT)
         assert job.finish() == 130, job.text
 

@@ -42,7 +42,7 @@ class Agent:
         self.stores: stores.Ports = {}
         self.dead_stores: stores.Dead = {}
         self.bad_gpus: dict[int, str] = {}  # the reason, by number
-        self.stands_still = ""  # the processes of flowdist on the node that are stopped, in words
+        self.stands_still = io.StoodStill()  # the processes on the node that are stopped
         self.epoch, self.is_connected = 0, False
         self.lease = Lease(graph.options)
         self.is_warming = False  # set before the join by a driver that passes WarmedUp later
@@ -135,9 +135,9 @@ class Agent:
             case io.GpuFaulted():
                 signs.note_gpu(self.bad_gpus, event, self.spec.name, self._report)
             case io.StoodStill():
-                if event.who != self.stands_still:
-                    self.stands_still = event.who
-                    self._report(ev.NodeStandsStill(self.spec.name, event.who))
+                if event != self.stands_still:
+                    self.stands_still = event
+                    self._report(ev.NodeStandsStill(self.spec.name, event.who, event.workers))
             case io.PreemptionNoticed():
                 self._send(msg.Preempted(self.spec.name, self.incarnation, event.notice_ns))
             case io.StoreBound():
@@ -188,8 +188,8 @@ class Agent:
 
         Of each attempt that is not over, that is its step, offers, stall and the like: see `signs.resend`.
         """
-        if self.stands_still:
-            self._report(ev.NodeStandsStill(self.spec.name, self.stands_still))
+        if self.stands_still != io.StoodStill():
+            self._report(ev.NodeStandsStill(self.spec.name, self.stands_still.who, self.stands_still.workers))
         for (world, generation), detail in self.dead_stores.items():
             self._report(ev.StoreLost(world, generation, detail))
         for attempt in self.attempts.values():

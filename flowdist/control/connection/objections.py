@@ -134,6 +134,7 @@ def _of_report(event: ev.Event, node: NodeName, job: JobState) -> Iterator[str]:
             yield from _of_sender(event.node, node)
         case ev.NodeStandsStill():
             yield from _of_sender(event.node, node)
+            yield from _of_count("stopped workers", event.workers, ITEMS_MAX)
         case ev.GpuFailed():
             yield from _of_sender(event.node, node)
             yield from _of_number("gpu", event.gpu, 0, GPUS_MAX)

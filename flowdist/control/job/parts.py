@@ -31,6 +31,7 @@ class Node:
     free: Capacity
     usable: bool = True
     stands_still: str = ""  # processes of flowdist there that are stopped, in words; empty: none is
+    stopped: tuple[ReplicaId, ...] = ()  # replicas there with a worker that is stopped
     cordoned: str = ""  # why no more replicas are placed on it; empty: it is not cordoned
     cordon_cause: str = ""  # the kind of the failures that led to the cordon; empty: another reason, or no cordon
     lost_because: str = ""  # why it is not usable, without its name

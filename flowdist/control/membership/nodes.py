@@ -17,7 +17,7 @@ from flowdist.control.placement.bad_nodes import cordon_flapping
 from flowdist.control.placement.placement import forget_ports, unplace, update_free
 from flowdist.control.protocol.effects import AskStep, OpenStore, StopAtStep, StopReplica, TellPeers
 from flowdist.control.protocol.events import GpuFailed, InventoryItem, NodeJoined, NodeStandsStill, ReplicaExited
-from flowdist.control.protocol.ids import NODE_RANK, NodeName, is_unnamed, unnamed_of_rank
+from flowdist.control.protocol.ids import NODE_RANK, NodeName, ReplicaId, is_unnamed, unnamed_of_rank
 from flowdist.graph import FailureKind
 from flowdist.graph.capacity import offered, subtract, without
 
@@ -106,12 +106,15 @@ def warmed_up(job: JobState, name: NodeName) -> None:
 
 
 def note_still(job: JobState, event: NodeStandsStill) -> None:
-    """Record that processes of flowdist on a node stand still, or go on; nothing is placed there meanwhile.
+    """Record that processes on a node stand still, or go on; while they are flowdist's, nothing is placed there.
 
     What runs there is left alone: it may well work. The event of a node that is lost is ignored.
     """
     node = job.nodes.get(event.node)
-    if node is None or not node.usable or node.stands_still == event.who:
+    if node is None or not node.usable:
+        return
+    _note_stopped(job, node, tuple(each for each in event.workers if each in node.replicas))
+    if node.stands_still == event.who:
         return
     node.stands_still = event.who
     update_free(job, event.node)
@@ -120,6 +123,16 @@ def note_still(job: JobState, event: NodeStandsStill) -> None:
         job.decided("node_stands_still", event.node, text, "warning")
     else:
         job.decided("node_goes_on", event.node, f"{event.node}: no process of flowdist is stopped any more")
+
+
+def _note_stopped(job: JobState, node: Node, workers: tuple[ReplicaId, ...]) -> None:
+    """Record which replicas on a node have a worker that is stopped. Whether that is a hang, `hang_after` decides."""
+    name, newly = node.spec.name, [str(each) for each in workers if each not in node.stopped]
+    if newly:
+        job.notify(f"{name}: a worker of {', '.join(newly)} is stopped, by SIGSTOP or a debugger", "warning")
+    elif node.stopped and not workers:
+        job.notify(f"{name}: no worker is stopped any more")
+    node.stopped = workers
 
 
 def _reconcile(job: JobState, event: NodeJoined) -> list[InventoryItem]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, get_args
 import msgspec
 
 from flowdist.control.protocol.effects import StartReplica
-from flowdist.control.protocol.ids import Activity, Addresses, ExitCause, OfAttempt, ProcessState, WorldName
+from flowdist.control.protocol.ids import Activity, Addresses, ExitCause, OfAttempt, ProcessState, ReplicaId, WorldName
 from flowdist.control.protocol.messages import ToAgent, ToController
 from flowdist.graph import FailureKind
 
@@ -202,9 +202,10 @@ class GpuFaulted(msgspec.Struct, frozen=True, tag=True):
 
 
 class StoodStill(msgspec.Struct, frozen=True, tag=True):
-    """Processes of flowdist on this node are stopped: `who` is that of `events.NodeStandsStill`; empty: none is."""
+    """Processes on this node are stopped: `who` and `workers` are those of `events.NodeStandsStill`; empty: none is."""
 
     who: str = ""
+    workers: tuple[ReplicaId, ...] = ()
 
 
 class LeaveRequested(msgspec.Struct, frozen=True, tag=True):

@@ -106,14 +106,15 @@ class NodeSilent(msgspec.Struct, frozen=True, tag=True):
 
 
 class NodeStandsStill(msgspec.Struct, frozen=True, tag=True):
-    """Processes of flowdist on the node are stopped, by SIGSTOP or a debugger: `who` names them, with their numbers.
+    """Processes on the node are stopped, by SIGSTOP or a debugger: `who` names those of flowdist, with their numbers.
 
     Empty: they go on. Without its spawner a node can neither start nor end workers, nor notice their end; without its
-    guardian nothing ends the node if its agent dies.
+    guardian nothing ends the node if its agent dies. `workers` are the replicas with a worker that is stopped.
     """
 
     node: NodeName
     who: str = ""
+    workers: tuple[ReplicaId, ...] = ()
 
 
 class GpuFailed(msgspec.Struct, frozen=True, tag=True):
@@ -304,9 +305,14 @@ class NodePreempted(msgspec.Struct, frozen=True, tag=True):
 
 
 class ControllerStarted(msgspec.Struct, frozen=True, tag=True):
-    """A new controller process took over from the journal, as `epoch`, which is higher than any before (R21)."""
+    """A new controller process took over from the journal, as `epoch`, which is higher than any before (R21).
+
+    `at` is the time by the clock of its host, as in the header of the record; empty in a simulation. Nothing is decided
+    by it: the time of the job stands still until a run is resumed, so that readers need it anew.
+    """
 
     epoch: int
+    at: str = ""
 
 
 class CancelRequested(msgspec.Struct, frozen=True, tag=True):

@@ -255,6 +255,8 @@ def _what_is_unusual(role: RoleStatus, replica: ReplicaStatus) -> str:
     if replica.stalled:
         missed = "not started" if replica.stalled == "start" else f"no {replica.stalled}"
         return f"stalled, {missed}"
+    if replica.is_stopped:
+        return "stopped, by SIGSTOP or a debugger"
     if replica.phase == "stopping":
         return "stopping"
     if replica.phase == "gone":

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from msgspec import to_builtins
 
+from flowdist.control.protocol.events import ControllerStarted
 from flowdist.record.journal import FaultLine, Header, Line, Record, UnsavedLine, digest, encode_line
 from flowdist.report.record.trace import event_lines
 from flowdist.text.printable import joined
@@ -64,9 +65,10 @@ def divergence(a: Side, b: Side, *, times: bool = True) -> Divergence:
         b: The other one.
         times: Whether the same event at another time counts as a difference.
     """
-    headers = _differences(to_builtins(a.header), to_builtins(b.header))
-    for at, (one, other) in enumerate(zip(a.lines, b.lines, strict=False)):
-        if what := _what(one, other, times):
+    one, other = (msgspec.structs.replace(side.header, began_at="") for side in (a, b))  # no two runs have the same
+    headers = _differences(to_builtins(one), to_builtins(other))
+    for at, lines in enumerate(zip(a.lines, b.lines, strict=False)):
+        if what := _what(*lines, times):
             return Divergence(a, b, at, what, headers)
     shorter = min(len(a.lines), len(b.lines))
     return Divergence(a, b, shorter, "" if len(a.lines) == len(b.lines) else "end", headers)
@@ -88,6 +90,8 @@ def _what(one: Line, other: Line, times: bool) -> What:
 def _content(line: Line) -> tuple[What, Any]:
     """Return the kind of a line, and what has to be the same in both records."""
     match line:
+        case Record(event=ControllerStarted(epoch=epoch)):
+            return "event", ControllerStarted(epoch)  # whatever the wall clock showed
         case Record():
             return "event", line.event
         case FaultLine():

@@ -1,20 +1,23 @@
 "use strict";
 /* Draws the data of the page on one canvas. Everything that can be selected is an item of a row, {kind, t0, t1, ...}.
    The rows are rebuilt when the view, the filter or the height changes. Times are microseconds. */
-let DATA, names, attempts, generations, incidents, events, end;
+let DATA, names, attempts, generations, incidents, events, end, failed;
 const HOW = ["still runs", "succeeded", "failed", "was stopped", "was lost with its node"];
 const FAILED = 2, LOST = 4, SUCCEEDED = 1;
-const AXIS = 24, MARKS = 26, HEAD = AXIS + MARKS, GUTTER = 132;
+const MARKS = 36, GUTTER = 132;
+let AXIS = 36, HEAD = AXIS + MARKS; // lower without a wall clock
 const $ = (id) => document.getElementById(id);
 const canvas = $("canvas"), scroller = $("scroll"), pen = canvas.getContext("2d");
-const state = { view: "role", filter: "", height: 18, t0: 0, t1: 1, focus: null, hover: null, pinned: false };
-let rows = [], captions = [], colours = {}, hatch = null, waiting = false, size = { width: 0, height: 0 };
+const state = { view: "role", filter: "", height: 18, t0: 0, t1: 1, focus: null, hover: null, all: false, open: new Set() };
+let rows = [], captions = [], crosses = [], colours = {}, hatch = null, waiting = false, size = { width: 0, height: 0 };
 
 /* ---- the model ---- */
 
 function load(data) {
   DATA = data;
   end = Math.max(DATA.end, 1);
+  AXIS = DATA.clock.length ? 36 : 24;
+  HEAD = AXIS + MARKS;
   names = DATA.replicas.map(([role, index]) => `${DATA.roles[role][0]}/${index}`);
   attempts = [];
   generations = DATA.generations.map(([world, number, from, to, members, decision, list]) => {
@@ -24,11 +27,12 @@ function load(data) {
       attempts.push({
         kind: "attempt", replica: a[0], number: a[1], node: a[2], rank: a[3], t0: at(4), running: at(5), ready: at(6),
         stopping: at(7), t1: at(8) === null ? end : at(8), lost: at(9), how: a[10], decision: a[11] ?? -1,
-        step: a[12] ?? -1, left: a[13] ?? -1, unsaved: a[14] === 1, lostTo: at(15), hung: null, generation,
+        step: a[13] ?? -1, left: a[14] ?? -1, unsaved: a[15] === 1, lostTo: (a[12] ?? -1) < 0 ? null : at(12), hung: null, generation,
       });
     }
     return generation;
   });
+  for (const a of attempts) if (a.lost !== null) a.lostTo ??= a.t1;
   incidents = DATA.incidents.map((i) => ({
     kind: "incident", number: i[0], t0: i[1], t1: i[2] < 0 ? end : i[2], cause: i[3], root: i[4], reason: i[5],
     result: i[6], charged: i[7], restarted: i[8], decision: i[9], stayed: i[10],
@@ -38,6 +42,7 @@ function load(data) {
   const unsaved = DATA.unsaved.map(([world, t, step, reason]) => ({ kind: "unsaved", t0: t, t1: t, world, step, reason }));
   events = [...faults, ...unsaved, ...incidents].sort((a, b) => a.t0 - b.t0);
   for (const fault of faults) if (/:hang\b/.test(fault.spec)) noteHung(fault);
+  failed = new Set(attempts.filter((a) => a.how === FAILED || a.how === LOST || a.hung !== null).map((a) => a.replica));
 }
 
 function noteHung(fault) {
@@ -62,10 +67,11 @@ function layout() {
     const saved = DATA.checkpoints.filter((c) => c[0] === world).map((c) => c[1]);
     if (items.length && matches(name)) add({ kind: "strip", height: 20, label: `world ${name}`, items, saved });
   });
+  addGoodput(add);
   (state.view === "role" ? lanesByRole : lanesByNode)(add);
   $("spacer").style.height = `${y + 8}px`;
   scroller.style.height = `min(66vh, ${Math.max(y + 10, 240)}px)`;
-  if (state.focus && !rows.some((row) => row.items.includes(state.focus))) state.focus = null;
+  if (state.focus && state.focus.kind !== "cluster" && !rows.some((row) => row.items.includes(state.focus))) state.focus = null;
   redraw();
 }
 
@@ -76,35 +82,48 @@ function lanesByRole(add) {
     const all = DATA.replicas.map((r, i) => i).filter((i) => DATA.replicas[i][0] === number);
     const shown = all.filter((i) => of[i].length && matches(names[i], ...of[i].map((a) => DATA.nodes[a.node])));
     if (!shown.length) return;
-    const never = all.filter((i) => !of[i].length).length;
-    const label = `${role} · ${kind} · ${shown.length} replica${shown.length === 1 ? "" : "s"}`;
+    const never = all.filter((i) => !of[i].length).length, bad = shown.filter((i) => failed.has(i)).length;
+    const label = `${role} · ${kind} · ${shown.length} replica${shown.length === 1 ? "" : "s"}${bad ? `, ${bad} failed` : ""}`;
     add({ kind: "group", height: 22, label: never ? `${label} (${never} never started)` : label, items: [] });
+    addSteps(add, role);
+    const folded = isFolded(role, shown.length) ? shown.filter((i) => !failed.has(i)) : [];
+    const hidden = new Set(folded.length > 1 ? folded : []);
     for (const i of shown) {
+      if (hidden.has(i)) continue;
       const world = DATA.replicas[i][2];
       const bands = DATA.worlds[world][1] ? generations.filter((g) => g.world === world) : [];
       add({ kind: "lane", height: state.height, label: names[i], items: byStart(of[i]), bands });
     }
+    if (hidden.size) addFold(add, role, [...hidden].map((i) => of[i]));
   });
 }
 
 function lanesByNode(add) {
+  const folded = [];
   DATA.nodes.forEach((node, number) => {
     const mine = byStart(attempts.filter((a) => a.node === number && matches(node, names[a.replica])));
     if (!mine.length && !matches(node)) return;
     const away = gaps(DATA.presences.filter((p) => p[0] === number));
-    const slots = [];
-    for (const attempt of mine) {
-      const free = slots.filter((slot) => slot[slot.length - 1].t1 <= attempt.t0);
-      const slot = free.find((s) => s[s.length - 1].replica === attempt.replica) || free[0];
-      if (slot) slot.push(attempt); else slots.push([attempt]);
-    }
-    add({ kind: "group", height: 22, label: node, items: [], away });
-    for (const items of slots) {
-      const there = [...new Set(items.map((a) => names[a.replica]))];
-      const label = there.length > 2 ? `${there[0]} + ${there.length - 1} more` : there.join(", ");
-      add({ kind: "lane", height: state.height, label, items, bands: [], away });
-    }
+    const well = !mine.some((a) => a.how === FAILED || a.how === LOST || a.hung !== null) && away.every(([, to]) => to < end);
+    if (well && isFolded("nodes", DATA.nodes.length)) folded.push({ node, mine, away }); else addNode(add, node, mine, away);
   });
+  if (folded.length > 1) addFold(add, "nodes", folded.map(({ mine }) => mine));
+  else for (const { node, mine, away } of folded) addNode(add, node, mine, away);
+}
+
+function addNode(add, node, mine, away) {
+  const slots = [];
+  for (const attempt of mine) {
+    const free = slots.filter((slot) => slot[slot.length - 1].t1 <= attempt.t0);
+    const slot = free.find((s) => s[s.length - 1].replica === attempt.replica) || free[0];
+    if (slot) slot.push(attempt); else slots.push([attempt]);
+  }
+  add({ kind: "group", height: 22, label: node, items: [], away });
+  for (const items of slots) {
+    const there = [...new Set(items.map((a) => names[a.replica]))];
+    const label = there.length > 2 ? `${there[0]} + ${there.length - 1} more` : there.join(", ");
+    add({ kind: "lane", height: state.height, label, items, bands: [], away });
+  }
 }
 
 function gaps(presences) {
@@ -132,7 +151,7 @@ function redraw() {
 function readColours() {
   const style = getComputedStyle(document.documentElement);
   for (const name of ["ground", "panel", "line", "text", "quiet", "band", "starting", "running", "ready", "stopping",
-    "bad", "incident", "away", "focus", "onbar", "hatch"]) colours[name] = style.getPropertyValue(`--${name}`).trim();
+    "bad", "incident", "away", "focus", "onbar", "onmark", "saved", "hatch"]) colours[name] = style.getPropertyValue(`--${name}`).trim();
   const tile = document.createElement("canvas");
   tile.width = tile.height = 6;
   const brush = tile.getContext("2d");
@@ -173,9 +192,11 @@ function draw() {
     pen.restore();
   };
   captions = [];
+  crosses = [];
   pen.fillStyle = colours.panel;
   for (const row of visible) if (row.kind === "group") pen.fillRect(0, row.y - top, size.width, row.height);
   clipped(() => visible.forEach((row) => drawRow(row, row.y - top)));
+  clipped(() => crosses.forEach((place) => cross(...place)));
   clipped(drawLines);
   clipped(drawCaptions);
   visible.forEach((row) => drawLabel(row, row.y - top));
@@ -184,6 +205,8 @@ function draw() {
 }
 
 function drawRow(row, y) {
+  if (row.kind === "curve") { drawCurve(row, y); return; }
+  if (row.kind === "fold") { drawFold(row, y); return; }
   for (const band of inView(row.bands || [])) {
     if (band.number % 2) continue;
     pen.fillStyle = colours.band;
@@ -202,7 +225,7 @@ function drawRow(row, y) {
   }
   for (const t of row.saved || []) {
     if (t < state.t0 || t > state.t1) continue;
-    pen.fillStyle = colours.ready;
+    pen.fillStyle = colours.saved;
     pen.fillRect(x(t) - 0.5, y + row.height - 7, 1.5, 6);
   }
 }
@@ -229,7 +252,8 @@ function drawAttempt(a, y, laneHeight) {
   const height = laneHeight - 3, middle = y + 1 + height / 2;
   const moments = [[a.t0, "starting"], [a.running, "running"], [a.ready, "ready"], [a.stopping, "stopping"]];
   const known = moments.filter(([t]) => t !== null);
-  known.forEach(([t, phase], i) => bar(t, i + 1 < known.length ? known[i + 1][0] : a.t1, y + 1, height, colours[phase]));
+  const phases = known.map(([t, phase], i) => [t, i + 1 < known.length ? known[i + 1][0] : a.t1, colours[phase]]);
+  for (const [from, to, colour] of phases) bar(from, to, y + 1, height, colour);
   if (a.lost !== null) {
     pen.globalAlpha = 0.55;
     bar(a.lost, a.lostTo, y + 1, height, hatch);
@@ -245,17 +269,22 @@ function drawAttempt(a, y, laneHeight) {
     pen.font = `${Math.min(12, height - 1)}px system-ui, sans-serif`;
     const text = `${name} · attempt ${a.number}`;
     const wide = pen.measureText(text).width;
-    const ground = colours[known.findLast(([t]) => x(t) <= left + 5)?.[1] ?? "starting"];
-    if (wide < width - 12) captions.push({ text, wide, left: left + 5, y, height, ground, font: pen.font });
+    const isHatched = a.lost !== null && x(a.lost) < left + wide + 8;
+    if (wide < width - 12) captions.push({ text, wide, left: left + 5, y, height, phases, font: pen.font, isHatched });
   }
-  if ((a.how === FAILED || a.how === LOST) && width > 2) cross(x(a.t1), middle, Math.max(3, Math.min(5, height / 2 - 1)));
+  if ((a.how === FAILED || a.how === LOST) && width > 2) crosses.push([x(a.t1), middle, Math.max(3, Math.min(5, height / 2 - 1))]); // over the next bar
   if (a === state.focus || a === state.hover) frame(left, y, width, laneHeight - 1, a === state.focus);
 }
 
-function drawCaptions() { // over the lines of faults, which would run through them
-  for (const { text, wide, left, y, height, ground, font } of captions) {
-    pen.fillStyle = ground;
-    if (inWindow(events).some((item) => x(item.t0) > left - 2 && x(item.t0) < left + wide + 2)) pen.fillRect(left - 2, y + 1, wide + 4, height);
+function drawCaptions() { // over the lines of faults and the hatching, which would run through them
+  for (const { text, wide, left, y, height, phases, font, isHatched } of captions) {
+    if (isHatched || inWindow(events).some((item) => x(item.t0) > left - 2 && x(item.t0) < left + wide + 2)) {
+      for (const [from, to, colour] of phases) {
+        const begin = Math.max(left - 2, x(from)), over = Math.min(left + wide + 2, x(to));
+        pen.fillStyle = colour;
+        if (over > begin) pen.fillRect(begin, y + 1, over - begin, height);
+      }
+    }
     pen.font = font;
     pen.fillStyle = colours.onbar;
     pen.fillText(text, left, y + 1 + height / 2);
@@ -268,12 +297,14 @@ function frame(left, y, width, height, focused) {
   pen.strokeRect(left, y + 0.5, Math.max(width, 3), height);
 }
 
-function cross(at, y, r) {
-  pen.strokeStyle = colours.bad;
-  pen.lineWidth = 2;
-  pen.beginPath();
-  pen.moveTo(at - r, y - r); pen.lineTo(at + r, y + r); pen.moveTo(at + r, y - r); pen.lineTo(at - r, y + r);
-  pen.stroke();
+function cross(at, y, r) { // with an edge, since it lies on bars of any colour
+  for (const [colour, width] of [[colours.ground, 5], [colours.bad, 2]]) {
+    pen.strokeStyle = colour;
+    pen.lineWidth = width;
+    pen.beginPath();
+    pen.moveTo(at - r, y - r); pen.lineTo(at + r, y + r); pen.moveTo(at + r, y - r); pen.lineTo(at - r, y + r);
+    pen.stroke();
+  }
 }
 
 function drawGeneration(g, y, height) {
@@ -289,23 +320,6 @@ function drawGeneration(g, y, height) {
   if (g === state.focus || g === state.hover) frame(left, y + 1, width, height - 2, g === state.focus);
 }
 
-function drawLines() {
-  const shown = inWindow(events);
-  if (shown.length > 150) return; // so many lines would hide the lanes
-  for (const item of shown) {
-    pen.strokeStyle = item.kind === "incident" ? colours.incident : colours.bad;
-    pen.lineWidth = 1;
-    pen.globalAlpha = 0.55;
-    pen.setLineDash(item.kind === "incident" ? [] : [4, 3]);
-    pen.beginPath();
-    pen.moveTo(x(item.t0), HEAD);
-    pen.lineTo(x(item.t0), size.height);
-    pen.stroke();
-  }
-  pen.setLineDash([]);
-  pen.globalAlpha = 1;
-}
-
 function inWindow(list) { return list.filter((item) => item.t0 <= state.t1 && item.t1 >= state.t0); }
 
 function drawLabel(row, y) {
@@ -314,53 +328,23 @@ function drawLabel(row, y) {
     pen.fillStyle = colours.ground;
     pen.fillRect(0, y, GUTTER, row.height);
   }
-  pen.font = wide ? "600 13px system-ui, sans-serif" : `${Math.max(9, Math.min(12, row.height))}px system-ui, sans-serif`;
+  pen.font = wide ? "600 13px system-ui, sans-serif" : `${row.note ? 11 : Math.max(9, Math.min(12, row.height))}px system-ui, sans-serif`;
   if (wide) { // the lines of faults do not run through it
     pen.fillStyle = colours.panel;
     pen.fillRect(0, y, Math.max(pen.measureText(row.label).width + 12, GUTTER), row.height);
   }
   pen.fillStyle = wide ? colours.text : colours.quiet;
-  pen.fillText(wide ? row.label : shorten(row.label, GUTTER - 12), 6, y + row.height / 2);
+  if (row.note) { // a curve: what it shows, and its greatest value
+    pen.fillText(row.note, 6, y + row.height / 2 + 7);
+    pen.fillStyle = colours.text;
+  }
+  pen.fillText(wide ? row.label : shorten(row.label, GUTTER - 12), 6, y + row.height / 2 - (row.note ? 6 : 0));
 }
 
 function shorten(text, width) {
   let shown = text;
   while (shown.length > 3 && pen.measureText(shown).width > width) shown = `${shown.slice(0, -2)}…`;
   return shown;
-}
-
-function drawHead() {
-  pen.fillStyle = colours.panel;
-  pen.fillRect(0, 0, size.width, HEAD);
-  pen.font = "11px system-ui, sans-serif";
-  pen.fillStyle = colours.quiet;
-  pen.fillText("faults, incidents", 6, AXIS + MARKS / 2);
-  const unit = tick((state.t1 - state.t0) / Math.max(2, (size.width - GUTTER) / 100));
-  for (let t = Math.ceil(state.t0 / unit) * unit; t <= state.t1; t += unit) {
-    pen.fillRect(x(t), AXIS - 5, 1, 5);
-    const text = stamp(t, unit);
-    if (x(t) + pen.measureText(text).width < size.width) pen.fillText(text, x(t) + 3, 9);
-  }
-  pen.save();
-  pen.beginPath();
-  pen.rect(GUTTER - 6, AXIS, size.width - GUTTER + 6, MARKS);
-  pen.clip();
-  const middle = AXIS + MARKS / 2;
-  let last = {};
-  for (const item of inWindow(events)) {
-    const at = x(item.t0), picked = item === state.focus || item === state.hover;
-    if (at - (last[item.kind] ?? -9) < 1 && !picked) continue;
-    last[item.kind] = at;
-    pen.fillStyle = item.kind === "incident" ? colours.incident : colours.bad;
-    if (item.kind === "incident") pen.fillRect(at, middle + 8, Math.max(x(item.t1) - at, 1), 2);
-    const r = picked ? 7 : 5;
-    pen.beginPath();
-    if (item.kind !== "incident") { pen.moveTo(at - r, middle - 10); pen.lineTo(at + r, middle - 10); pen.lineTo(at, middle - 1); }
-    else { pen.moveTo(at, middle - r); pen.lineTo(at + r, middle + 1); pen.lineTo(at, middle + r + 2); pen.lineTo(at - r, middle + 1); }
-    pen.fill();
-    if (picked) { pen.strokeStyle = colours.focus; pen.lineWidth = 2; pen.strokeRect(at - 9, AXIS + 1, 18, MARKS - 3); }
-  }
-  pen.restore();
 }
 
 function tick(least) {

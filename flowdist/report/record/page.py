@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from importlib.resources import files
 from typing import Any
 
 import msgspec
 
 from flowdist.control.job.facts import Incident
+from flowdist.report.record.spending import goodput_line, time_of_run
 from flowdist.report.record.summary import rounded
 from flowdist.report.record.timeline import Attempt, Generation, Timeline
 from flowdist.text.printable import one_line, printable_values
@@ -33,10 +35,11 @@ def timeline_page(timeline: Timeline, *, is_live: bool = False, mask: Callable[[
     folder = files("flowdist.report.record")
     name = timeline.header.graph.name
     data = msgspec.json.encode(printable_values(page_data(timeline), mask)).decode()
-    scripts = ("page.js", "page_input.js", *(["page_live.js"] if is_live else []))
+    scripts = ("page.js", "page_marks.js", "page_input.js", *(["page_live.js"] if is_live else []))
     parts = {
-        "title": html.escape(one_line(f"{name}: timeline")),
+        "title": html.escape(one_line(f"{timeline.header.run_id or name}: timeline")),
         "name": html.escape(one_line(name)),
+        "run": html.escape(one_line(_run_line(timeline))),
         "summary": html.escape(one_line(mask(summary_line(timeline)))),
         "notice": _notice(timeline),
         "style": (folder / "page.css").read_text(encoding="utf-8"),
@@ -71,6 +74,17 @@ def summary_line(timeline: Timeline) -> str:
     return f"{outcome}; {', '.join(parts)}"
 
 
+def _run_line(timeline: Timeline) -> str:
+    """Return the name of the run and when it began by the wall clock; what it is if it is no run."""
+    header = timeline.header
+    if not header.run_id:
+        return f"simulation, seed {header.seed}"
+    if not timeline.clock:
+        return f"run {header.run_id}"
+    began = timeline.clock[0][1]
+    return f"run {header.run_id}, began {began:%Y-%m-%d %H:%M:%S} (UTC{began:%z})"
+
+
 def _notice(timeline: Timeline) -> str:
     """Return an HTML paragraph that says at which event the timeline ends because the record does not replay.
 
@@ -89,11 +103,16 @@ def page_data(timeline: Timeline) -> dict[str, Any]:
     """
     job = timeline.job
     index = _Index(timeline)
+    accounts = time_of_run(job.graph, timeline.curves.sheet)
     faults = [(fault, timeline.hit(fault)[0]) for fault in timeline.faults]
     return {
-        "format": 1,
+        "format": 2,
         "end": _us(timeline.end_ns),
+        "clock": [_clock_row(t_ns, wall) for t_ns, wall in timeline.clock],
+        "curves": _curves(timeline),
         "summary": one_line(summary_line(timeline)),
+        "goodput": goodput_line(accounts | {"outcome": job.outcome}),
+        "lost": [[name, round(seconds * 1e6)] for name, seconds in accounts["lost_work_s"].items() if seconds],
         "roles": [[name, role.spec.kind, int(role.spec.hang_after_ns is not None)] for name, role in job.roles.items()],
         "worlds": [[name, int(job.roles[world.roles[0]].spec.gang)] for name, world in job.worlds.items()],
         "nodes": list(index.nodes),
@@ -108,6 +127,20 @@ def page_data(timeline: Timeline) -> dict[str, Any]:
         "incidents": [index.incident(incident) for incident in job.incidents],
         "presences": [[index.nodes[p.node], _us(p.from_ns), _us(p.to_ns)] for p in timeline.presences],
     }
+
+
+def _clock_row(t_ns: int, wall: datetime) -> list[int]:
+    """Return the time, what the wall clock showed in ms since 1970, and its offset from UTC in minutes."""
+    offset = wall.utcoffset() or timedelta()
+    return [_us(t_ns), round(wall.timestamp() * 1000), round(offset.total_seconds() / 60)]
+
+
+def _curves(timeline: Timeline) -> dict[str, Any]:
+    """Return the steps per second of each role in equal parts of the time, and (time, goodput in per cent)."""
+    width_ns, steps = timeline.curves.steps_per_s(timeline.end_ns)
+    rates = [[name, [float(f"{rate:.4g}") for rate in found]] for name, found in steps.items()]
+    goodput = [[_us(t_ns), round(100 * share, 2)] for t_ns, share in timeline.curves.goodput]
+    return {"width": _us(width_ns), "steps": rates, "goodput": goodput}
 
 
 class _Index:
@@ -137,6 +170,7 @@ class _Index:
     def _attempt(self, generation: Generation, attempt: Attempt) -> list[int]:
         """Return the row of an attempt; -1 in its last columns is left out, as the script knows the defaults."""
         base = generation.from_ns // 1000
+        lost_to_ns = None if attempt.lost_to_ns == attempt.ended_ns else attempt.lost_to_ns  # the script knows the end
         phases = (attempt.started_ns, attempt.running_ns, attempt.ready_ns, attempt.stopping_ns)
         row = [
             self.replicas[attempt.replica],
@@ -146,10 +180,10 @@ class _Index:
             *(NEVER if ns is None else ns // 1000 - base for ns in (*phases, attempt.ended_ns, attempt.lost_from_ns)),
             HOW.index(attempt.how),
             NEVER if attempt.because is None else self._decisions.get(attempt.because, NEVER),
+            NEVER if lost_to_ns is None else lost_to_ns // 1000 - base,
             attempt.step,
             NEVER if attempt.left_at is None else attempt.left_at,
             1 if attempt.is_unsaved else NEVER,
-            NEVER if attempt.lost_to_ns is None else attempt.lost_to_ns // 1000 - base,
         ]
         while row[-1] == NEVER:
             row.pop()  # the script knows the defaults

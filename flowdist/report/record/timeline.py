@@ -6,8 +6,10 @@ does not replay: later lines would describe another state.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Literal
 
 from flowdist.control.job.parts import Replica
@@ -20,6 +22,7 @@ from flowdist.record.journal import FaultLine, Header, Line, Record, UnsavedLine
 from flowdist.record.reader import JOURNAL
 from flowdist.record.replay import Replay
 from flowdist.record.work_segments import ClosedSegment
+from flowdist.report.curves import Curves
 from flowdist.report.record.trace import event_text
 
 How = Literal["alive", "succeeded", "failed", "stopped", "lost"]
@@ -125,6 +128,7 @@ class Timeline:
 
     header: Header
     job: JobState
+    curves: Curves
     end_ns: int = 0
     attempts: list[Attempt] = field(default_factory=list)
     generations: list[Generation] = field(default_factory=list)
@@ -133,6 +137,7 @@ class Timeline:
     faults: list[FaultLine] = field(default_factory=list)
     unsaved: list[UnsavedLine] = field(default_factory=list)  # checkpoints that were not completed
     presences: list[Presence] = field(default_factory=list)
+    clock: list[tuple[int, datetime]] = field(default_factory=list)  # the wall clock, at the start and at take-overs
     opened_by: dict[int, int] = field(default_factory=dict)  # the number of the event that opened each incident
     differs_at: int | None = None
     lost_ns: int = 0  # work that was lost: the time of its worlds, as in the time accounts
@@ -183,7 +188,9 @@ class _Builder:
         self._segments = self._replay.sheet.ended = []
         self._worked: list[tuple[ClosedSegment, list[Attempt]]] = []  # segments of work with the attempts of members
         self._job = self._replay.job
-        self.timeline = Timeline(header, self._job)
+        self._curves = Curves(self._job, self._replay.sheet)
+        self.timeline = Timeline(header, self._job, self._curves)
+        self._note_clock(0, header.began_at)
         self._alive: dict[ReplicaId, Attempt] = {}
         self._generations: dict[WorldName, Generation] = {}
         self._presences: dict[NodeName, Presence] = {}
@@ -205,11 +212,13 @@ class _Builder:
 
         Other words in messages, as another version had, are no difference: the timeline shows those of the record.
         """
+        self._curves.look(line.t_ns)
         difference = self._replay.hear(line)
         self.timeline.end_ns = line.t_ns
         if difference is not None and not difference.is_wording:
             self.timeline.differs_at = line.n
             return False
+        self._curves.hear(line)
         for number in range(len(self.timeline.opened_by) + 1, len(self._job.incidents) + 1):
             self.timeline.opened_by[number] = line.n
         for effect in line.effects:
@@ -318,6 +327,8 @@ class _Builder:
                     attempt.left_at = self._leaving.get(replica)
             case ev.NodeJoined() | ev.NodeLeft() | ev.NodeGone() | ev.NodeSilent() | ev.ReplicaUnkillable():
                 self._update_nodes(line.t_ns)
+            case ev.ControllerStarted(at=at):  # the time of the job stood still until the run was resumed
+                self._note_clock(line.t_ns, at)
         for effect in line.effects:
             if isinstance(effect, fx.StopAtStep) and effect.step is not None:
                 self._leaving[effect.replica] = effect.step
@@ -332,9 +343,15 @@ class _Builder:
             elif not node.usable and presence is not None:
                 self._presences.pop(name).to_ns = now
 
+    def _note_clock(self, now: int, text: str) -> None:
+        """Record what the wall clock showed, if the record says so."""
+        with contextlib.suppress(ValueError):
+            self.timeline.clock.append((now, datetime.fromisoformat(text)))
+
     def finish(self) -> None:
         """Record the work that was not kept, as the time accounts have it: a later generation may have shown more."""
         sheet = self._replay.sheet
+        self._curves.close(self.timeline.end_ns)
         self.timeline.lost_ns, self.timeline.unsaved_ns = sheet.unkept("lost work"), sheet.unkept("unsaved at the end")
         for segment, attempts in self._worked:
             if segment.unkept_ns is not None:

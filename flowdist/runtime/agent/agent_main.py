@@ -243,7 +243,8 @@ class _AgentProcess:
         if isinstance(message, Report) and isinstance(message.event, ReplicaUnkillable):
             self._workers.check_unkillable(message.event.replica, message.event.attempt)
         if isinstance(message, Heartbeat):
-            self._handle(io.StoodStill(self._relatives.stopped(self._workers.pids())))
+            who = self._relatives.stopped(self._workers.pids())
+            self._handle(io.StoodStill(who, self._workers.stopped()))
         self._send_to_controller(message)
 
     def _ask_workers(self, output: io.AskWorkers) -> int | None:

@@ -7,8 +7,8 @@ import struct
 from collections.abc import Callable
 
 from flowdist.control.agent.lease import LATE_NS
-from flowdist.runtime.agent.process_states import letter_of
 from flowdist.runtime.clock import boot_ns
+from flowdist.runtime.processes.process_states import letter_of
 from flowdist.runtime.processes.reaper import descendants
 
 LOOK_S = 0.1  # between two looks at a lease that is over

@@ -6,11 +6,9 @@ itself is watched by its guardian (`lease_watch`).
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Set
-from pathlib import Path
 
-from flowdist.runtime.agent.process_states import state_of
+from flowdist.runtime.processes.process_states import children_of, state_of
 
 
 class Relatives:
@@ -31,7 +29,7 @@ class Relatives:
             workers: The process ids of the workers, which are none of flowdist's own processes.
         """
         watched = {self._guardian: "its guardian", self._spawner: "its spawner"}
-        watched |= {pid: "its prefix or store" for pid in _children(self._spawner) if pid not in workers}
+        watched |= {pid: "its prefix or store" for pid in children_of(self._spawner) if pid not in workers}
         found = [f"{name} (pid {pid})" for pid, name in watched.items() if pid and state_of(pid) == "stopped"]
         return ", ".join(found)
 
@@ -44,10 +42,3 @@ class Relatives:
         """
         if self._spawner and state_of(self._spawner) == "stopped":
             raise RuntimeError(f"the spawner (pid {self._spawner}) is stopped, and cannot kill workers")
-
-
-def _children(pid: int) -> list[int]:
-    """Return the children of a process with one thread; nothing if it has ended or is 0."""
-    with contextlib.suppress(OSError):
-        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return []

@@ -25,7 +25,6 @@ from flowdist.control.protocol.ids import Addresses, ProcessState, ReplicaId
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph, RoleSpec
 from flowdist.runtime.agent.node_config import NodeConfig
-from flowdist.runtime.agent.process_states import state_of_workers
 from flowdist.runtime.agent.readiness import FileState, awaited_file, until_ready
 from flowdist.runtime.agent.worker_exits import WorkerExits
 from flowdist.runtime.agent.worker_socket import WorkerSocket
@@ -34,6 +33,7 @@ from flowdist.runtime.gpus.guard import GpuGuard
 from flowdist.runtime.last_words import die_of
 from flowdist.runtime.left_files import clean
 from flowdist.runtime.processes import spawn_protocol as spawner
+from flowdist.runtime.processes.process_states import is_stopped, state_of_workers
 from flowdist.runtime.processes.reaper import outlive_sigkill
 from flowdist.runtime.processes.unexpected import start_task
 from flowdist.runtime.run_folder.logs import OutputWatch, announce_stacks
@@ -344,6 +344,11 @@ class Workers:
     def pids(self) -> set[int]:
         """Return the process ids of the workers that were reported to run."""
         return set(self._pids.values())
+
+    def stopped(self) -> tuple[ReplicaId, ...]:
+        """Return the replicas with a worker that is stopped, or a child of one, in their order."""
+        found = [self._workers[id][0].replica for id, pid in self._pids.items() if is_stopped(pid)]
+        return tuple(sorted(set(found)))
 
     def state_of(self, replica: ReplicaId, attempt: int) -> ProcessState:
         """Return the state of a process of the attempt's workers: the most telling one; empty if none is unusual."""

@@ -28,7 +28,7 @@ from flowdist.graph import RoleGraph
 from flowdist.record.journal import FaultLine, Header, Line, Record
 from flowdist.record.replay import Replay
 from flowdist.record.status import Decision, Status, status_of
-from flowdist.runtime.clock import boot_ns
+from flowdist.runtime.clock import boot_ns, wall_clock
 from flowdist.runtime.controller.alarm import Alarm
 from flowdist.runtime.controller.channel import listen
 from flowdist.runtime.controller.host_news import HostNews
@@ -112,7 +112,7 @@ class ControllerProcess:
         self._remote: dict[asyncio.StreamWriter, None] = {}  # connections of other hosts
         self._intake = Intake(self._hosts, self._refusals)
         self._log_relay = LogRelay(self._hosts.connection_of, self._send)
-        header = Header(graph, config.known_nodes, config.run_id)
+        header = Header(graph, config.known_nodes, config.run_id, began_at=wall_clock(config.start_ns))
         self._replay = Replay(header, source=str(Path(config.run_dir, "journal.jsonl")))
         self._controller = self._replay.controller
         self._sessions = Sessions(graph.options)
@@ -141,7 +141,8 @@ class ControllerProcess:
         state = self._controller.state
         local = [node.name for node in state.graph.cluster.nodes]
         remote = [name for name in state.nodes if name not in local] if self._config.listening is not None else []
-        self._took_over = self._sessions.take_over(state, self._now(), remote)
+        took_over = self._sessions.take_over(state, self._now(), remote)
+        self._took_over = msgspec.structs.replace(took_over, at=wall_clock(boot_ns()))
 
     async def run(self) -> None:
         """Serve agents, hosts, operators and scrapes until the supervisor ends or SIGTERM arrives."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import socket
+import struct
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -25,6 +27,7 @@ from flowdist.graph import RoleGraph
 from flowdist.record.journal import Header, Record
 from flowdist.record.reader import BadLine, RecordReader
 from flowdist.record.status import RecentDecisions, Status, members_of, status_of
+from flowdist.runtime.processes import process_states
 from flowdist.runtime.run_folder.access import owner_of
 from flowdist.runtime.run_folder.cleanup import CONTROL
 from flowdist.runtime.run_folder.folder import FLEET, JOINED, JOURNAL, SUMMARY, is_locked, run_dirs
@@ -54,6 +57,8 @@ PATIENCE_S = 10.0  # how long a request waits for the successor of a controller 
 JOURNAL_S = 3.0  # a running run that has no journal after so long has its controller on another host
 RETRY_S = 0.05  # between two connections
 ANSWER_S = 30.0  # how long a controller may take to answer a request
+STOPPED_S = 3.0  # how long it may be stopped meanwhile
+LOOK_S = 0.5  # between two looks at whether it is
 
 
 class ControllerIsPrivate(FlowdistError):
@@ -198,7 +203,22 @@ class ControllerLink:
             self._link.settimeout(ANSWER_S)
             self._link.connect(str(path.readlink() if path.is_symlink() else path))
         self._link.sendall(question)
+        self._wait_for_answer(self._link)
         return read_answer(self._link)
+
+    def _wait_for_answer(self, link: socket.socket) -> None:
+        """Wait until the answer begins, ANSWER_S at most, or STOPPED_S if the controller is stopped.
+
+        Raises:
+            FlowdistError: The controller is stopped, so that it may never answer.
+        """
+        pid, _, _ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+        until, stopped = time.monotonic() + ANSWER_S, 0
+        while not select.select([link], [], [], LOOK_S)[0] and time.monotonic() < until:
+            stopped = stopped + 1 if process_states.state_of(pid) == "stopped" else 0
+            if stopped * LOOK_S >= STOPPED_S:
+                text = f"the controller of {self._run_dir.name} (pid {pid}) is stopped, by SIGSTOP or a debugger"
+                raise FlowdistError(text, help=f"let it go on: kill -CONT {pid}")
 
     def close(self) -> None:
         """Close the connection. The next question opens another one."""

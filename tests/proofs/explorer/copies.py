@@ -57,7 +57,7 @@ SKIPPED = {
     "Incident": (
         *("number", "root", "reason", "closed_ns", "result", "lost", "stayed", "moved", "unstepped", "stepped_ns"),
     ),
-    "Node": ("spec", "free", "order", "lost_because", "stands_still"),
+    "Node": ("spec", "free", "order", "lost_because", "stands_still", "stopped"),
     "Notice": ("because",),
     "Attempt": ("role", "started_ns"),
     "Agent": ("spec", "graph", "address", "_now", "_out", "due_at_ns"),

@@ -37,3 +37,15 @@ def _state_of_tree(pid: int) -> ProcessState:
     own = state_of(pid)
     is_stopped = own == "stopped" or any(state_of(each) == "stopped" for each in descendants(pid))
     return "stopped" if is_stopped else own
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a process or one of its children is stopped: it may be a shell that waits for the program."""
+    return any(state_of(each) == "stopped" for each in (pid, *children_of(pid)))
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the children of a process with one thread; nothing if it has ended or is 0."""
+    with contextlib.suppress(OSError):
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
