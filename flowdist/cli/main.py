@@ -40,7 +40,7 @@ VERBS = {
     "explain": Verb(
         BEFORE, "inspect", "Explain an error code; or what a failure restarts, in which order, and which role pays."
     ),
-    "export": Verb(BEFORE, "run", "Write a job as manifests for Kubernetes (JobSet)."),
+    "export": Verb(BEFORE, "run", "Write a job as manifests for Kubernetes (JobSet, TrainJob)."),
     "gpus": Verb(BEFORE, "inspect", "List the GPUs of this machine and the processes that use them."),
     "simulate": Verb(BEFORE, "simulate", "Run a topology or a scenario in virtual time, with failures."),
     "advise": Verb(BEFORE, "simulate", "Say what to change so that failures cost less, and how sure that is."),
