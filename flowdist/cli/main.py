@@ -42,7 +42,7 @@ VERBS = {
     "explain": Verb(
         BEFORE, "inspect", "Explain an error code; or what a failure restarts, in which order, and which role pays."
     ),
-    "export": Verb(BEFORE, "run", "Write a job as manifests for Kubernetes (JobSet)."),
+    "export": Verb(BEFORE, "run", "Write a job as manifests for Kubernetes (JobSet, TrainJob)."),
     "gpus": Verb(BEFORE, "inspect", "List the GPUs of this machine and the processes that use them."),
     "simulate": Verb(BEFORE, "simulate", "Run a topology or a scenario in virtual time, with failures."),
     "advise": Verb(BEFORE, "simulate", "Say what to change so that failures cost less, and how sure that is."),
@@ -74,6 +74,8 @@ WORDS_OF_OTHERS = {  # what users try that is no verb, and the command line that
     "help": "flowdist --help, or flowdist run --help",
     "version": "flowdist --version",
     "resume": "flowdist run --resume latest, or with the name of a run",
+    "start": "flowdist run",
+    "launch": "flowdist run",
     "restart": "flowdist run --resume latest, or with the name of a run",
     "attach": "flowdist logs -f, or flowdist status --watch",
     "stop": "flowdist cancel",
@@ -128,12 +130,16 @@ class _LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the verb; for an unknown one, raise a usage error that names what is meant, or all verbs."""
         if args and not args[0].startswith("-") and args[0] not in VERBS:
-            raise click.UsageError(f"no such command {args[0]!r}; {_meant(args[0])}", ctx)
+            raise click.UsageError(f"no such command {args[0]!r}; {_meant(*args)}", ctx)
         return super().resolve_command(ctx, args)
 
 
-def _meant(word: str) -> str:
-    """Return what a user may have meant by a word that is no verb; if that is not known, all verbs."""
+def _meant(word: str, *words: str) -> str:
+    """Return what a user may have meant by a word that is no verb, with `words` after it; else all verbs."""
+    if word == "help" and words and words[0] in VERBS:
+        return f"write flowdist {words[0]} --help"
+    if word.endswith(".py"):
+        return f"write flowdist run {word}"
     if word in WORDS_OF_OTHERS:
         return f"write {WORDS_OF_OTHERS[word]}"
     close = difflib.get_close_matches(word, VERBS, n=1)

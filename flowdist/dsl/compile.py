@@ -50,7 +50,9 @@ SHARED = (
 )
 
 
-def compile_topology(topology: Topology, problems: Problems, *, is_complete: bool = True) -> RoleGraph:
+def compile_topology(
+    topology: Topology, problems: Problems, *, is_complete: bool = True, by_engine: bool = False
+) -> RoleGraph:
     """Return the role graph of the topology, and add every error and warning to `problems`.
 
     The graph can be used only if `problems` has no error afterwards: wrong arguments have been replaced by harmless
@@ -60,6 +62,7 @@ def compile_topology(topology: Topology, problems: Problems, *, is_complete: boo
         topology: The topology.
         problems: Takes errors and warnings.
         is_complete: False: the file ended early by an exception, and what is missing is no problem.
+        by_engine: True: an engine starts the nodes, as large as their replicas need.
     """
     top = Fields(owner_of(topology), topology.fields, topology.site, problems, topology.overridden)
     folder = Path(topology.site.file).resolve().parent
@@ -96,7 +99,7 @@ def compile_topology(topology: Topology, problems: Problems, *, is_complete: boo
     )
     if is_complete:
         check_worlds(topology, graph, problems)
-        check_graph(topology, graph, problems)
+        check_graph(topology, graph, problems, by_engine=by_engine)
         check_timeouts(topology, graph, problems)
     return graph
 

@@ -46,6 +46,8 @@ def load_topology(
     params: Mapping[str, str] | None = None,
     sets: Sequence[str] = (),
     nodes: str | None = None,
+    *,
+    by_engine: bool = False,
 ) -> Loaded:
     """Execute a topology file and compile its topology.
 
@@ -56,6 +58,7 @@ def load_topology(
             or bool by the function's annotations.
         sets: Overrides, `role.field=value` or `field=value` (`--set`), which win over the file; the last one wins.
         nodes: Number of nodes, or a range such as "2:4", instead of the topology's own `nodes=` (`--nodes`).
+        by_engine: True: an engine starts the nodes, as large as their replicas need (`--on`).
 
     Returns:
         The role graph and the warnings.
@@ -82,7 +85,7 @@ def load_topology(
         finally:
             if folder in sys.path:  # the user's code may have removed it
                 sys.path.remove(folder)
-    return compile_loaded(topology, sets, nodes, problems)
+    return compile_loaded(topology, sets, nodes, problems, by_engine=by_engine)
 
 
 def _raise_all(error: TopologyProblems, recorded: Recording) -> NoReturn:
@@ -100,7 +103,12 @@ def _raise_all(error: TopologyProblems, recorded: Recording) -> NoReturn:
 
 
 def compile_loaded(
-    topology: Topology, sets: Sequence[str] = (), nodes: str | None = None, problems: Problems | None = None
+    topology: Topology,
+    sets: Sequence[str] = (),
+    nodes: str | None = None,
+    problems: Problems | None = None,
+    *,
+    by_engine: bool = False,
 ) -> Loaded:
     """Compile a topology object with overrides of the command line. The overrides change the object.
 
@@ -109,6 +117,7 @@ def compile_loaded(
         sets: Overrides, `role.field=value` or `field=value`; the last one wins.
         nodes: Number of nodes, or a range such as "2:4", instead of the topology's own `nodes=`. None keeps these.
         problems: Problems of the file, which it had while it was executed. None: there was no file.
+        by_engine: True: an engine starts the nodes, as large as their replicas need.
 
     Raises:
         TopologyProblems: The topology or an override has errors. The exception has all of them, and the warnings.
@@ -117,7 +126,7 @@ def compile_loaded(
     apply_sets(topology, sets, problems)
     if nodes is not None:
         apply_nodes(topology, nodes, problems, f"--nodes {nodes}")
-    graph = compile_topology(topology, problems)
+    graph = compile_topology(topology, problems, by_engine=by_engine)
     problems.raise_errors()
     return Loaded(graph, tuple(problems.sorted()), Arguments(topology))
 

@@ -226,6 +226,14 @@ def test_words_of_other_tools_lead_to_a_command_line_that_can_be_read() -> None:
             assert known.exit_code == 0 and all(option in known.output for option in options), line
 
 
+@pytest.mark.parametrize(
+    ("words", "meant"), [(["help", "logs"], "flowdist logs --help"), (["my.py", "--lr=1"], "flowdist run my.py")]
+)
+def test_what_follows_the_word_is_in_the_command_line_that_is_meant(words: list[str], meant: str) -> None:
+    refused = CliRunner().invoke(cli, words)
+    assert refused.exit_code == 2 and f"no such command {words[0]!r}; write {meant}\n" in refused.stderr
+
+
 def test_help_of_run_has_the_exit_codes_of_the_docs() -> None:
     rows = re.findall(r"^\| (\d+) \| ", (ROOT / "docs/run.md").read_text(), re.MULTILINE)
     words = " ".join(CliRunner().invoke(cli, ["run", "--help"]).output.split())

@@ -302,6 +302,22 @@ def test_dryrun_prints_a_script_for_each_pool_and_submits_nothing(tmp_path: Path
     assert "--token-file" in done.stdout and not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize("nodes", ["", ", nodes=2", ", nodes=2 * [Node(gpu=8)]"], ids=["none", "a number", "sizes"])
+def test_members_are_as_large_as_their_replicas_whatever_the_nodes_of_the_topology_are(tmp_path: Path, nodes) -> None:
+    topology(tmp_path, f't = Topology("x"{nodes})\nt.role("a", "true", replicas="2:8", gpu=8, cpu=64)\n')
+    for verb in (check, run):
+        done = invoke(verb, tmp_path, "--on", "slurm", "--nodes", "2:8", *(["--dryrun"] if verb is run else []))
+        assert done.exit_code == 0, done.output
+    assert "--gres=gpu:8\n" in done.stdout and "--cpus-per-task=64\n" in done.stdout
+
+
+def test_replicas_that_need_members_of_their_own_need_as_many_of_them(tmp_path: Path) -> None:
+    topology(tmp_path, 't = Topology("x")\nt.role("a", "true", replicas=3, gpu=8, apart=True)\n')
+    done = invoke(check, tmp_path, "--on", "slurm", "--nodes", "2")
+    assert done.exit_code == 2 and "FD146" in done.stderr, done.output
+    assert invoke(check, tmp_path, "--on", "slurm", "--nodes", "3").exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

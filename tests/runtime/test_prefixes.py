@@ -193,6 +193,12 @@ def test_what_must_not_be_forked_starts_cold_and_says_so_once(spawning: Spawning
     assert children(spawning.process.pid) == []
 
 
+def install(folder: Path, name: str) -> None:
+    """Make what pip leaves of a package in a folder of modules."""
+    (folder / f"{name}-1.dist-info").mkdir()
+    (folder / f"{name}-1.dist-info/METADATA").write_text(f"Name: {name.title()}\nVersion: 1\n")
+
+
 @pytest.mark.parametrize(
     ("reads", "change"),
     [
@@ -206,8 +212,13 @@ def test_what_must_not_be_forked_starts_cold_and_says_so_once(spawning: Spawning
             "try:\n    import other; print('there')\nexcept ImportError:\n    print('missing')",
             lambda folder: (folder / "other.py").write_text(""),
         ),
+        (
+            "from importlib import metadata\n"
+            "print('Mine' in [each.metadata['Name'] for each in metadata.distributions()])",
+            lambda folder: install(folder, "mine"),
+        ),
     ],
-    ids=["open", "exists", "listdir", "scandir", "module", "stat", "missing module"],
+    ids=["open", "exists", "listdir", "scandir", "module", "stat", "missing module", "package"],
 )
 def test_a_restart_sees_what_has_changed(spawning: Spawning, reads: str, change: Any) -> None:
     folder = spawning.folder
@@ -224,11 +235,20 @@ def test_a_restart_sees_what_has_changed(spawning: Spawning, reads: str, change:
     assert len(children(spawning.process.pid)) == 1  # the old prefix has ended
 
 
-def test_a_checkpoint_beside_the_script_changes_nothing(spawning: Spawning) -> None:
-    (first,) = outs(spawning, "says.py", "0")
+@pytest.mark.parametrize(
+    "searches",
+    [
+        "",
+        "from importlib import metadata\nlist(metadata.distributions())\n",  # as `import torch` does, in all of sys.path
+    ],
+    ids=["imports", "packages"],
+)
+def test_a_checkpoint_beside_the_script_changes_nothing(spawning: Spawning, searches: str) -> None:
+    (spawning.folder / "searches.py").write_text(searches + SAYS)
+    (first,) = outs(spawning, "searches.py", "0")
     (spawning.folder / "ckpt.pt").write_text("")
-    (second,) = outs(spawning, "says.py", "0")
-    assert first == second
+    (second,) = outs(spawning, "searches.py", "0")
+    assert first == second  # the parent, too: the prefix
 
 
 def test_an_edited_script_is_run_anew(spawning: Spawning) -> None:

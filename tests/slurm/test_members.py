@@ -143,6 +143,41 @@ def test_the_time_limit_drains_a_member_and_its_successor_goes_on(cluster: Clust
     assert "TIMEOUT" not in cluster.call("squeue", "--noheader", "--states=all", "--format=%T")
 
 
+SAVING = """
+import itertools, os, time
+import flowdist.worker as worker
+found = worker.latest()
+first = int(found.read_text()) if found else 0
+print("rank", worker.info().rank, "begins at step", first, flush=True)
+for step in itertools.count(first + 1):
+    time.sleep(0.05)
+    stops = worker.should_stop(step)
+    if stops and worker.info().rank == 0:
+        (worker.checkpoint_dir() / str(step)).write_text(str(step))
+        worker.commit(worker.checkpoint_dir() / str(step), step=step)
+    worker.progress(step)
+    if stops or (first and step > first + 20):
+        break
+"""
+
+
+@pytest.mark.timeout(240)  # members live for a minute, and Slurm looks at time limits twice in it
+def test_members_that_end_together_are_followed_by_others_from_one_checkpoint(tmp_path: Path) -> None:
+    if why := why_unavailable():
+        pytest.skip(f"no Slurm: {why}")
+    with Cluster(tmp_path, nodes=2) as cluster:  # none is free: the successors wait in the queue
+        topology = COUNTING.replace('"1:2"', "2").replace('"work",', f'"work", checkpoint_dir="{tmp_path}/kept",')
+        (cluster.work / "topology.py").write_text(topology)
+        (cluster.work / "count.py").write_text(SAVING)
+        run = Followed(cluster.start("run", "--on", "slurm", "-o", "cpus=4", "-o", "time=1", "-o", "notice=30s"))
+        step = run.until("every rank stops at step", seconds=120).split("stops at step ")[1].split()[0]
+        run.until("waiting up to 30d for room")
+        run.until("m4 is submitted")
+        assert run.finish() == 0, run.job.text
+        assert run.job.text.count("every rank stops at step") == 1 and "charged to" not in run.job.text
+        assert all(f"rank {rank} begins at step {step}\n" in cluster.logs() for rank in (0, 1))
+
+
 @pytest.mark.timeout(180)  # the controller is started twice, and members five times
 def test_drained_nodes_are_emptied_and_a_controller_that_was_killed_is_resumed(cluster: Cluster) -> None:
     (cluster.work / "topology.py").write_text(COUNTING)

@@ -17,7 +17,7 @@ def command(named: TopologyOptions, engine: EngineOptions) -> None:
 
     With --on, what the engine cannot honour of the topology is a problem, too.
     """
-    loaded = load(named)
+    loaded = load(named, by_engine=bool(engine.on))
     more = refuse_errors(problems_on(engine, loaded), engine.on)
     loaded = loaded._replace(warnings=(*loaded.warnings, *more))
     if named.as_json:

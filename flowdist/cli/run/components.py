@@ -165,7 +165,7 @@ def variables_of(texts: Iterable[str]) -> dict[str, str]:
             name, equals, value = pair.partition("=")
             if not equals or not name:
                 raise TopologyProblems([Problem("FD154", f"--env {text}: {pair!r} has no value", "write A=1,B=2", CLI)])
-            values[name.strip()] = unquoted(value) if value.strip()[:1] in ("'", '"') else value
+            values[name.strip()] = unquoted(value)
     return values
 
 

@@ -47,7 +47,7 @@ def command(named: TopologyOptions, form: str, words: tuple[str, ...], file: str
     from flowdist.engines.jobset.options import read_options
     from flowdist.engines.jobset.trainjob import TRAINER_VERSION, objections_of_trainer, trainjob_documents
 
-    loaded = load(named)
+    loaded = load(named, by_engine=True)
     options = read_options(words, loaded.graph, needs_image=True)
     warnings = _problems(loaded, options)
     found, system = documents(loaded.graph, options), f"JobSet {JOBSET_VERSION}"

@@ -158,7 +158,7 @@ def command(
         run_compiled(Path(named.target), start.listen, start.job_id, settings)
     graph = None
     if start.resume is None:
-        loaded = _load(named, script)
+        loaded = _load(named, script, by_engine=bool(engine.on))
         graph = with_cold(loaded.graph, start.cold)
         if start.listen is None and not engine.on and not named.as_json:  # which other hosts will join is not known
             show_problems(problems_of_job(loaded, graph, plan))
@@ -251,7 +251,7 @@ def _has_engine(start: StartOptions) -> bool:
     return is_employer(Path(start.base), start.resume or "")
 
 
-def _load(named: TopologyOptions, script: ScriptOptions) -> Loaded:
+def _load(named: TopologyOptions, script: ScriptOptions, *, by_engine: bool) -> Loaded:
     """Compile a topology file, or a topology with one role for a script.
 
     Raises:
@@ -266,7 +266,8 @@ def _load(named: TopologyOptions, script: ScriptOptions) -> Loaded:
         check_runnable(path)
     if named.target is None or not path.is_file() or looks_like_topology(path):
         _refuse_options_of_scripts(path, script)
-        return load(named, silent=["FD303"])  # a secret without a value is refused later, when all else is checked
+        # A secret without a value is refused later, when all else is checked.
+        return load(named, silent=["FD303"], by_engine=by_engine)
     if named.params:
         raise FlowdistError("-p is for topologies", help="write the script's own arguments after --")
     return _load_script(path, named, script)

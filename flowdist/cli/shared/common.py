@@ -199,19 +199,20 @@ def write_trace(file: str | Path | None, lines: Iterable[Line]) -> None:
         write(Path(file), b"".join(encode_line(line) for line in lines))
 
 
-def load(named: TopologyOptions, *, silent: Sequence[str] = ()) -> Loaded:
+def load(named: TopologyOptions, *, silent: Sequence[str] = (), by_engine: bool = False) -> Loaded:
     """Compile the topology that the command line names, and print its warnings on stderr unless --json is given.
 
     Args:
         named: The topology with its parameters, overrides and nodes.
         silent: Codes of warnings that are not printed.
+        by_engine: True: an engine starts the nodes, as large as their replicas need.
 
     Raises:
         FlowdistError: The topology cannot be read or has errors (`TopologyProblems`), or -p has no value.
     """
     from flowdist.dsl.load import load_topology  # as in `fail`
 
-    loaded = load_topology(named.target, pairs(named.params, "-p"), named.sets, named.nodes)
+    loaded = load_topology(named.target, pairs(named.params, "-p"), named.sets, named.nodes, by_engine=by_engine)
     if not named.as_json:
         show_problems(problem for problem in loaded.warnings if problem.code not in silent)
     return loaded

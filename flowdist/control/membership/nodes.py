@@ -129,9 +129,10 @@ def _note_stopped(job: JobState, node: Node, workers: tuple[ReplicaId, ...]) -> 
     """Record which replicas on a node have a worker that is stopped. Whether that is a hang, `hang_after` decides."""
     name, newly = node.spec.name, [str(each) for each in workers if each not in node.stopped]
     if newly:
-        job.notify(f"{name}: a worker of {', '.join(newly)} is stopped, by SIGSTOP or a debugger", "warning")
+        text = f"{name}: a worker of {', '.join(newly)} is stopped, by SIGSTOP or a debugger"
+        job.decided("worker_stands_still", name, text, "warning")
     elif node.stopped and not workers:
-        job.notify(f"{name}: no worker is stopped any more")
+        job.decided("worker_goes_on", name, f"{name}: no worker is stopped any more")
     node.stopped = workers
 
 

@@ -54,6 +54,8 @@ What = Literal[
     "step_agreed",
     "version_stale",
     "waits_for_room",
+    "worker_goes_on",
+    "worker_stands_still",
     "world_forms",
 ]
 

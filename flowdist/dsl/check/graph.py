@@ -16,10 +16,11 @@ from flowdist.graph import Gate as GateSpec
 from flowdist.graph import RoleGraph, RoleSpec
 
 
-def check_graph(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
+def check_graph(topology: Topology, graph: RoleGraph, problems: Problems, *, by_engine: bool) -> None:
     """Add every contradiction between roles, and between the job and its nodes, to `problems`.
 
-    The compiler calls it last. `graph` is the compiled `topology`; the roles of both are in the same order.
+    The compiler calls it last. `graph` is the compiled `topology`; the roles of both are in the same order. With
+    `by_engine`, nodes are as large as their replicas need.
     """
     specs: dict[str, RoleSpec] = {}
     for role, spec in zip(topology.roles, graph.roles, strict=True):
@@ -31,12 +32,14 @@ def check_graph(topology: Topology, graph: RoleGraph, problems: Problems) -> Non
         _check_addresses(fields, spec, specs)
         _check_scope(fields, spec, graph)
         _check_ignore(fields, spec)
-        check_fits(fields, spec, graph)
+        if not by_engine:
+            check_fits(fields, spec, graph)
         check_placement(fields, spec, graph)
         check_parallel(fields, specs[spec.name], graph)
         _check_start_timeout(fields, spec)
         check_limits(fields, spec)
-    check_minima(topology, graph, problems)
+    if not by_engine:
+        check_minima(topology, graph, problems)
     check_limits_of_job(topology, graph, problems)
     _check_can_end(topology, graph, problems)
 

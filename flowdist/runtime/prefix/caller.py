@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 _STANDARD = tuple({f"{sys.base_prefix}/lib/python3", f"{sys.prefix}/lib/python3"})
 _IMPORT = "<frozen importlib."
+_BACKPORT = "/importlib_metadata/__init__.py"
 OWN = __file__.rpartition("/")[0] + "/"
 
 
@@ -42,6 +43,12 @@ def is_import(frame: FrameType | None = None) -> bool:
 def is_import_system(frame: FrameType) -> bool:
     """Return whether a frame is one of the import system, which looks for modules."""
     return frame.f_code.co_filename.startswith(_IMPORT)
+
+
+def is_search_for_packages(frame: FrameType) -> bool:
+    """Return whether a frame is one of importlib.metadata, which lists a folder of modules for what is installed."""
+    code = frame.f_code
+    return code.co_name == "children" and code.co_filename.endswith(("/importlib/metadata/__init__.py", _BACKPORT))
 
 
 def is_user(frame: FrameType) -> bool:

@@ -247,7 +247,9 @@ class Watch:
                 del sys.modules["sitecustomize"]
         elif event in FOLDERS:
             if args[0] is None or isinstance(args[0], (str, bytes)) or hasattr(args[0], "__fspath__"):
-                self._note(os.fsdecode(args[0] or "."), self.observations.note_folder)
+                is_search = frame is not None and caller.is_search_for_packages(frame)
+                note = self.observations.note_packages if is_search else self.observations.note_folder
+                self._note(os.fsdecode(args[0] or "."), note)
         elif event == "os.mkdir":
             self._on_mkdir(args[0])
         elif event in EFFECTS:
