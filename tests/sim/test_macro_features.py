@@ -162,6 +162,10 @@ STORIES: dict[str, tuple[RoleGraph, list[str]]] = {
         with_policy(gang({"collective": "fail"}, "2:4", 4), rules=(LOSS,), max_restarts=9, backoff_ns=SECOND),
         ["node1@1m/10s", "node2@2m/10s", "node3@3m/10s"],
     ),
+    "a node is silent whose only member has failed": (
+        gang({"stop_time": "1900ms"}, "2:4", 6),
+        ["trainer/1@2m:oom", "node1@2m1s:lost/1m"],
+    ),
     "members die while the gang stops to grow": (
         gang({"collective": "fail"}, "1:4", 5),
         ["node1@3m/1m", "node4@3m/70s", "node2@3m30s/2m", "node3@4m0.02s/1m", "node0@4m10.05s/1m"],

@@ -108,7 +108,7 @@ def _kill_members(job: Job, node: int, dies: int, known: int, now: int) -> None:
         job.at(dies, partial(_stop_short, job))
     else:
         _stop_short(job, now)
-    if job.phase == "stopping" and now < job.stopped_at:  # a dead agent does not report that its members stopped
+    if job.phase == "stopping" and now < job.stopped_at and job.awaited_on(node):  # a dead agent does not report that
         is_cleared = job.deferred is not None and job.is_cleared(node)
         job.due = max(job.due, min(known, job.answer_due) if is_cleared else known)
 

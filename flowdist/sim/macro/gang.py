@@ -197,6 +197,8 @@ def open_incident(job: Job, kind: str, reason: str, now: int, *, level: int | No
     books, grows = job.books, kind == "joined"
     job.note_incident(kind, reason, now)
     job.incident_kind, job.opened = kind, now
+    if job.is_counted:  # the incident before, in which the gang has not formed, closes
+        job.policy.last_counted_ns = now
     if books.begun is None:
         books.move("re-formation", books.active, now)
     _plan_halt(job, now, grows=grows)
