@@ -239,7 +239,8 @@ def test_a_restart_sees_what_has_changed(spawning: Spawning, reads: str, change:
     "searches",
     [
         "",
-        "from importlib import metadata\nlist(metadata.distributions())\n",  # as `import torch` does, in all of sys.path
+        # as `import torch` does, in all of sys.path
+        "from importlib import metadata\nlist(metadata.distributions())\n",
     ],
     ids=["imports", "packages"],
 )
