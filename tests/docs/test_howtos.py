@@ -55,7 +55,6 @@ NOT_RUN = {
 SHORTER = {
     r"--explore \d+": "--explore 5",
     r"--seeds 1:\d+": "--seeds 1:2",
-    r"--seeds 200 --hash-seeds 4": "--seeds 1 --hash-seeds 1",
     r"--until 30d": "--until 1d",
 }
 
