@@ -55,7 +55,6 @@ NOT_RUN = {
 SHORTER = {
     r"--explore \d+": "--explore 5",
     r"--seeds 1:\d+": "--seeds 1:2",
-    r"--seeds 200 --hash-seeds 4": "--seeds 1 --hash-seeds 1",
     r"--until 30d": "--until 1d",
 }
 
@@ -95,7 +94,7 @@ ONLY_COMPILED = {
     ("models.md", "worker.run("): "one line of a script of one's own; examples/resume_model has it",
     ("models.md", "from xmlrpc"): "a function of a script of one's own",
     ("frameworks.md", "from torchdata"): "lines for a script with torchdata; tests/frameworks runs whole ones",
-    ("testing.md", "from flowdist.testing import assert_recovers, calibrated"): "reads workload.toml: tests/cli",
+    ("playing_again.md", "from flowdist.testing"): "reads a workload of one's own runs: tests/cli/test_calibrate.py",
 }
 
 
