@@ -56,7 +56,7 @@ What is charged
   when the budget is used up: the job fails
 
 What reconnects
-  evaluator  its gate on trainer says on_restart="reconnect"; if it fails before they run again, it restarts too, and all of this once more (R6)
+  evaluator  its gate on trainer says on_restart="reconnect"; if it fails meanwhile, it restarts in an incident of its own, which costs nothing within 2s (R7)
 
 What is not affected
   ps/1  replicas of a role without gang restart one by one

@@ -86,3 +86,11 @@ def test_names_that_a_cluster_would_refuse_are_no_export(tmp_path: Path) -> None
     assert done.exit_code == 0
     done = run("export", tmp_path / "t.py", "--to", "jobset", "-o", "image=x", "-o", f"name={'x' * 45}")
     assert done.exit_code == 2 and "a cluster would refuse the manifests" in done.output, done.output
+
+
+@pytest.mark.parametrize("nodes", ["", ", nodes=2"], ids=["none", "a number"])
+def test_pods_are_as_large_as_their_replicas_whatever_the_nodes_of_the_topology_are(tmp_path: Path, nodes: str) -> None:
+    (tmp_path / "t.py").write_text(HEAD + f't = Topology("x"{nodes})\nt.role("a", "true", replicas=4, gpu=8)\n')
+    done = run("export", tmp_path / "t.py", "--to", "jobset", "-o", "image=x")
+    assert done.exit_code == 0 and done.output.count('nvidia.com/gpu: "8"') == 2, done.output
+    assert run("check", tmp_path / "t.py", "--on", "jobset").exit_code == 0

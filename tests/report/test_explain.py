@@ -76,9 +76,11 @@ def test_reconnecting_trainers_keep_running_and_receive_the_address() -> None:
     told = explained(ps_train("reconnect"), "ps/0")
     assert who(told["restarts"]) == ["ps/0"] and told["stops"] == []
     text = 'its gate on ps says on_restart="reconnect"; it receives the new addresses of ps if these change'
-    text += "; if it fails before they run again, it restarts too, and all of this once more (R6)"
+    text += "; if it fails meanwhile, it restarts in an incident of its own, which costs nothing within 2s (R7)"
     assert because(told["goes_on"], "trainer") == text
     assert because(told["goes_on"], "evaluator") == "no gate, domain or scope leads to it"
+    told = explained(ps_train("reconnect", restart=restart("job", 3)), "ps/0")
+    assert because(told["goes_on"], "trainer").endswith("all of this restarts once more with it (R6)")
 
 
 def test_an_address_in_the_command_is_a_reason_to_restart_once_it_changes() -> None:

@@ -239,8 +239,7 @@ def test_a_restart_sees_what_has_changed(spawning: Spawning, reads: str, change:
     "searches",
     [
         "",
-        # as `import torch` does, in all of sys.path
-        "from importlib import metadata\nlist(metadata.distributions())\n",
+        "from importlib import metadata\nlist(metadata.distributions())\n",  # `import torch` looks for packages, too
     ],
     ids=["imports", "packages"],
 )
