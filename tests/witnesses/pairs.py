@@ -142,8 +142,10 @@ def _service(dice: random.Random, service: Service, policy: str = "") -> Iterato
 def _trainer(
     dice: random.Random, shape: Shape, step_ms: int, every: int, *, policy: str = "", gate: str = ""
 ) -> Iterator[str]:
-    """Yield the trainers. Policy and gates on services are drawn if they are not given."""
-    peers = dice.choice(("wait", "wait", "fail")) if shape.trainers > 1 else "wait"
+    """Yield the trainers. Policy and gates on services are drawn if they are not given, and if peers of one that fails
+    wait or fail; with a policy they wait, since which of them is heard first is a matter of chance.
+    """
+    peers = dice.choice(("wait", "wait", "fail")) if shape.trainers > 1 and not policy else "wait"
     job = {
         "apart": "IS_APART",
         "peers": peers,
@@ -324,8 +326,11 @@ def _waits_for_its_service(dice: random.Random) -> Drawn:
 
 
 def _grows_again(dice: random.Random) -> Drawn:
-    """A node dies, and the world goes on without it. It is back soon, and the world grows after its cool-down."""
-    shape = Shape(2, 2, 1, (), (), False, 8, 320, 12)
+    """A node dies, and the world goes on without it. It is back soon, and the world grows after its cool-down.
+
+    The work that is left is long enough for a node that takes some seconds to start.
+    """
+    shape = Shape(2, 2, 1, (), (), False, 8, 320, 20)
     topology = _pointed(dice, shape, 1, policy='Restart("role", max_restarts=1)')
     return topology, shape, (f"node{dice.choice((0, 1))}@checkpoint=trainer,{dice.choice((1, 2))}+100ms/1s",)
 
