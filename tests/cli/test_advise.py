@@ -85,7 +85,9 @@ def test_where_nothing_is_sure_to_gain_it_says_so() -> None:
     done = advise(GANG, "--rate", "node-kill=1/node-day/2m", "--seeds", "1:3", "--only", "scope")
     assert done.exit_code == 0 and "Nothing gains more than its uncertainty." in done.stdout
     assert "a failure of trainer restarts job: +0.00\n" in done.stdout
-    assert "note: no 95 % intervals: no faults of node-kill hit in 3 runs, too few; at least about 48 seeds" in done.stdout
+    assert (
+        "note: no 95 % intervals: no faults of node-kill hit in 3 runs, too few; at least about 48 seeds" in done.stdout
+    )
 
 
 def test_the_plot_marks_today_and_the_best_and_is_in_the_page(tmp_path: Path) -> None:
