@@ -16,7 +16,7 @@ from flowdist.sim.result import SimResult
 from flowdist.sim.simulation import Simulation
 from flowdist.sim.workers.services import Services
 from tests.witnesses.decisions import TIE_NS, Decision, decisions_of, first_difference
-from tests.witnesses.judge import LEAST_NS, Verdict, beyond, noise_of, play
+from tests.witnesses.judge import LEAST_NS, MOST_NS, Verdict, beyond, noise_of, play
 from tests.witnesses.pairs import draw
 
 
@@ -95,6 +95,13 @@ def test_a_simulation_may_be_as_far_from_a_real_run_as_real_runs_are_from_each_o
     assert not list(beyond(verdict(2000, 2300, 2690), noise)) and not list(beyond(verdict(2000, 2300, 1610), noise))
     assert len(list(beyond(verdict(2000, 2300, 2710), noise))) == 1
     assert not list(beyond(verdict(2000, 2300, 2710, intervals={"trainer": 20 * MS}), noise))
+
+
+def test_a_busy_machine_and_the_phase_of_checkpoints_excuse_no_more_than_they_explain() -> None:
+    assert noise_of([verdict(0, 9000, 0)]) == {"lost work": MOST_NS}, "one noisy pair does not excuse all others"
+    start_up = {"trainer": {"start-up": (1000 * MS, 1000 * MS, 1400 * MS)}}
+    late = Verdict(1, times=start_up, intervals={"trainer": 9000 * MS})
+    assert len(list(beyond(late, {"start-up": LEAST_NS}))) == 1, "an interval of work is no start-up"
 
 
 NOISE_NS = 600 * MS  # by which two real runs differ while other programs fill the machine
