@@ -2,6 +2,10 @@
 
 A topology has a gang of trainers, and perhaps services that they ask at each step, an evaluator and tasks beside them.
 Most faults come after a checkpoint, so that they hit the same moment of the job however fast the machine is.
+
+A random plan seldom shows a back-off, clients that wait for their service, or a world that grows again: each of these
+takes two things that fit together, and lasts no longer than the noise. So every third pair is *pointed*: a job and a
+plan in which one of them takes a second or more.
 """
 
 from __future__ import annotations
@@ -49,11 +53,15 @@ class Pair(NamedTuple):
 
 
 class Service(NamedTuple):
-    """A service that the trainers ask: whether it has a readiness check, and its state only in memory."""
+    """A service that the trainers ask: whether it has a readiness check, and its state only in memory.
+
+    `startup_s` is how long it takes until it serves; None: that is drawn.
+    """
 
     name: str
     is_checked: bool
     has_memory: bool
+    startup_s: float | None = None
 
 
 class Shape(NamedTuple):
@@ -75,8 +83,11 @@ class Shape(NamedTuple):
 def draw(seed: int, number: int) -> Pair:
     """Return the pair of this number."""
     dice = random.Random(f"{seed}/{number}")
-    topology, shape = _topology(dice)
-    faults = tuple(_faults(dice, shape))
+    if number % 3 == 1:
+        topology, shape, faults = POINTED[number // 3 % len(POINTED)](dice)
+    else:
+        topology, shape = _topology(dice)
+        faults = tuple(_faults(dice, shape))
     if shape.services and 'collective="fail"' in topology:
         # a fence kills server and trainer at once: their peers wait for the one or fail with the other
         faults = tuple(fault.replace(":lost", "") for fault in faults)
@@ -102,9 +113,7 @@ def _topology(dice: random.Random) -> tuple[str, Shape]:
     step_ms, every = dice.choice((40, 50, 60)), dice.choice((8, 10, 12))
     shape = Shape(nodes, most, least, services, beside, hangs_are_seen, every, step_ms * every, dice.choice((5, 6)))
     cpu = dice.choice((most + 3, most + 3, -(-(most + 3) // nodes) + 1))  # one node has room for all, or just enough
-    lines = ["from flowdist import Node, On, Restart, Topology, Workload", ""]
-    lines.append(f't = Topology("pair", nodes={nodes} * [Node(cpu={cpu})], {OPTIONS}, {TIMES},')
-    lines.append(f'             pending_timeout="{dice.choice(("5s", "12s"))}")')
+    lines = [*_head(nodes, cpu, dice.choice(("5s", "12s")))]
     lines += [line for service in services for line in _service(dice, service)]
     lines += _trainer(dice, shape, step_ms, every)
     lines += [line for name in beside for line in _beside(dice, name, step_ms)]
@@ -113,16 +122,30 @@ def _topology(dice: random.Random) -> tuple[str, Shape]:
     return "\n".join(lines) + "\n", shape
 
 
-def _service(dice: random.Random, service: Service) -> Iterator[str]:
+def _head(nodes: int, cpu: int, pending: str) -> Iterator[str]:
+    yield "from flowdist import Node, On, Restart, Topology, Workload"
+    yield ""
+    yield f't = Topology("pair", nodes={nodes} * [Node(cpu={cpu})], {OPTIONS}, {TIMES},'
+    yield f'             pending_timeout="{pending}")'
+
+
+def _service(dice: random.Random, service: Service, policy: str = "") -> Iterator[str]:
+    """Yield a service. Its policy is drawn if it is not given."""
     ready = ', ready_when="tcp:rpc"' if service.is_checked else ""
     state = ', state="memory"' if service.has_memory else ""
-    name, startup, replicas = service.name, dice.choice((0, 0.2)), dice.choice((1, 1, 2))
+    name, startup, replicas = service.name, service.startup_s, dice.choice((1, 1, 2))
+    startup = dice.choice((0, 0.2)) if startup is None else startup
     yield f'{name} = t.role("{name}", ["python", "service.py", "{startup}"], kind="service", replicas={replicas},'
-    yield f'    cpu=0.5, ports=["rpc"]{ready}{state}, restart={_policy(dice, "replica")})'
+    yield f'    cpu=0.5, ports=["rpc"]{ready}{state}, restart={policy or _policy(dice, "replica")})'
 
 
-def _trainer(dice: random.Random, shape: Shape, step_ms: int, every: int) -> Iterator[str]:
-    peers = dice.choice(("wait", "wait", "fail")) if shape.trainers > 1 else "wait"
+def _trainer(
+    dice: random.Random, shape: Shape, step_ms: int, every: int, *, policy: str = "", gate: str = ""
+) -> Iterator[str]:
+    """Yield the trainers. Policy and gates on services are drawn if they are not given, and if peers of one that fails
+    wait or fail; with a policy they wait, since which of them is heard first is a matter of chance.
+    """
+    peers = dice.choice(("wait", "wait", "fail")) if shape.trainers > 1 and not policy else "wait"
     job = {
         "apart": "IS_APART",
         "peers": peers,
@@ -136,12 +159,12 @@ def _trainer(dice: random.Random, shape: Shape, step_ms: int, every: int) -> Ite
         "report": dice.choice(("before", "before", "after")),
         "finish": dice.choice((0.0, 0.2)),
     }
-    gates = [_gate(dice, service) for service in shape.services]
+    gates = [gate or _gate(dice, service) for service in shape.services]
     hang = ', hang_after="1200ms"' if shape.hangs_are_seen else ""
     count = f"{shape.least}:{shape.trainers}" if shape.least < shape.trainers else str(shape.trainers)
     collective = "" if peers == "wait" else f', collective="{peers}"'
     yield f'trainer = t.role("trainer", ["python", "task.py", {json.dumps(json.dumps(job))}], replicas="{count}",'
-    policy = _policy(dice, dice.choice(("role", "role", "job")))
+    policy = policy or _policy(dice, dice.choice(("role", "role", "job")))
     yield f"    cpu=1{hang}, depends_on=[{', '.join(gates)}], restart={policy},"
     yield f"    workload={_workload(every * shape.checkpoints, step_ms, every, collective)})"
 
@@ -254,3 +277,62 @@ def _worker(dice: random.Random, shape: Shape) -> str:
     others: Sequence[str] = (*(service.name for service in shape.services), *shape.beside)
     role = dice.choice(("trainer", "trainer", *others))
     return f"{role}/{dice.randrange(shape.trainers)}" if role == "trainer" else f"{role}/0"
+
+
+# Pointed pairs.
+
+Drawn = tuple[str, Shape, tuple[Fault, ...]]
+REPLACED = 'Restart("replica", max_restarts=3)'
+
+
+def _pointed(dice: random.Random, shape: Shape, cpu: int, *, policy: str, gate: str = "") -> str:
+    """Return the topology of a pointed pair: the services, and the trainers with this policy and gate."""
+    lines = [*_head(shape.nodes, cpu, "12s")]
+    lines += [line for service in shape.services for line in _service(dice, service, REPLACED)]
+    lines += _trainer(dice, shape, shape.interval_ms // shape.every, shape.every, policy=policy, gate=gate)
+    return "\n".join(lines) + "\n"
+
+
+def _fails_again(dice: random.Random) -> Drawn:
+    """A trainer fails twice: the second restart waits for the back-off."""
+    trainers, nodes = dice.choice((1, 2, 3)), dice.choice((1, 2))
+    shape = Shape(nodes, trainers, trainers, (), (), False, 8, 320, 6)
+    topology = _pointed(dice, shape, trainers, policy='Restart("role", max_restarts=3, backoff="1500ms")')
+    worker, first = f"trainer/{dice.randrange(trainers)}", dice.choice((1, 2))
+    ends = [dice.choice(("", ":exit=3", ":oom")) for _ in range(2)]
+    return (
+        topology,
+        shape,
+        tuple(f"{worker}@checkpoint=trainer,{first + 2 * n}+100ms{end}" for n, end in enumerate(ends)),
+    )
+
+
+def _waits_for_its_service(dice: random.Random) -> Drawn:
+    """A service is away for more than a second. Its clients reconnect, and stand still meanwhile."""
+    service = Service("ps", is_checked=True, has_memory=False, startup_s=1.2)
+    shape = Shape(dice.choice((1, 3)), dice.choice((1, 2)), 1, (service,), (), False, 8, 320, 5)
+    topology = _pointed(
+        dice,
+        shape,
+        shape.trainers + 1,
+        policy='Restart("role", max_restarts=1)',
+        gate='ps.ready(on_restart="reconnect")',
+    )
+    return (
+        topology,
+        shape,
+        (f"ps/0@checkpoint=trainer,2+{dice.choice((60, 100, 140))}ms{dice.choice(('', ':exit=3'))}",),
+    )
+
+
+def _grows_again(dice: random.Random) -> Drawn:
+    """A node dies, and the world goes on without it. It is back soon, and the world grows after its cool-down.
+
+    The work that is left is long enough for a node that takes some seconds to start.
+    """
+    shape = Shape(2, 2, 1, (), (), False, 8, 320, 20)
+    topology = _pointed(dice, shape, 1, policy='Restart("role", max_restarts=1)')
+    return topology, shape, (f"node{dice.choice((0, 1))}@checkpoint=trainer,{dice.choice((1, 2))}+100ms/1s",)
+
+
+POINTED = (_fails_again, _waits_for_its_service, _grows_again)

@@ -1,18 +1,22 @@
-"""How witnesses are compared: ties are none, and everything else is a difference."""
+"""How witnesses are compared: ties are none, and everything else is a difference. Planted bugs are found."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from flowdist.dsl.load import load_topology
 from flowdist.faults.files import parse_plan
-from flowdist.graph import MS, SECOND, RoleGraph
+from flowdist.graph import MINUTE, MS, SECOND, RoleGraph
 from flowdist.record.journal import Header
+from flowdist.sim.result import SimResult
 from flowdist.sim.simulation import Simulation
+from flowdist.sim.workers.services import Services
 from tests.witnesses.decisions import TIE_NS, Decision, decisions_of, first_difference
-from tests.witnesses.judge import LEAST_NS, Verdict, beyond, noise_of, play
+from tests.witnesses.judge import LEAST_NS, MOST_NS, Verdict, beyond, noise_of, play
 from tests.witnesses.pairs import draw
 
 
@@ -91,6 +95,71 @@ def test_a_simulation_may_be_as_far_from_a_real_run_as_real_runs_are_from_each_o
     assert not list(beyond(verdict(2000, 2300, 2690), noise)) and not list(beyond(verdict(2000, 2300, 1610), noise))
     assert len(list(beyond(verdict(2000, 2300, 2710), noise))) == 1
     assert not list(beyond(verdict(2000, 2300, 2710, intervals={"trainer": 20 * MS}), noise))
+
+
+def test_a_busy_machine_and_the_phase_of_checkpoints_excuse_no_more_than_they_explain() -> None:
+    assert noise_of([verdict(0, 9000, 0)]) == {"lost work": MOST_NS}, "one noisy pair does not excuse all others"
+    start_up = {"trainer": {"start-up": (1000 * MS, 1000 * MS, 1400 * MS)}}
+    late = Verdict(1, times=start_up, intervals={"trainer": 9000 * MS})
+    assert len(list(beyond(late, {"start-up": LEAST_NS}))) == 1, "an interval of work is no start-up"
+
+
+NOISE_NS = 600 * MS  # by which two real runs differ while other programs fill the machine
+
+
+def is_told_apart(graph: RoleGraph, story: SimResult, other: SimResult) -> bool:
+    """Return whether the judge tells two simulations apart, as it does a simulation and a real run."""
+    first, second = (decisions_of(one.lines[0], one.lines[1:]) for one in (story, other))  # type: ignore[arg-type]
+    times = {}
+    for role in graph.roles:
+        spent = [{name: ns // role.max_replicas for name, ns in one.spent[role.name].items()} for one in (story, other)]
+        times[role.name] = {
+            name: (spent[0].get(name, 0), spent[0].get(name, 0), spent[1].get(name, 0))
+            for name in dict.fromkeys(name for each in spent for name in each)
+        }
+    found = beyond(Verdict(1, times=times), defaultdict(lambda: NOISE_NS))
+    return first_difference(first, second) is not None or any(found)
+
+
+def restarts_nobody(graph: RoleGraph) -> RoleGraph:
+    roles = []
+    for role in graph.roles:
+        gates = tuple(msgspec.structs.replace(gate, on_restart="reconnect") for gate in role.gates)
+        roles.append(msgspec.structs.replace(role, gates=gates))
+    return msgspec.structs.replace(graph, roles=tuple(roles))
+
+
+@pytest.mark.parametrize("number", [1, 10])
+def test_a_simulator_without_the_back_off_is_found(number: int, tmp_path: Path) -> None:
+    assert is_found(number, tmp_path, graph_of(number, tmp_path / "bug", "trainer.restart.backoff=0s"))
+
+
+@pytest.mark.parametrize("number", [7, 16])
+def test_a_simulator_whose_worlds_never_grow_again_is_found(number: int, tmp_path: Path) -> None:
+    assert is_found(number, tmp_path, graph_of(number, tmp_path / "bug", "trainer.cooldown=1h"))
+
+
+def test_a_simulator_that_restarts_too_few_is_found(tmp_path: Path) -> None:
+    assert is_found(9, tmp_path, restarts_nobody(graph_of(9, tmp_path / "bug")))
+
+
+@pytest.mark.parametrize("number", [4, 13])
+def test_a_simulator_whose_clients_work_while_their_service_is_away_is_found(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, faults = graph_of(number, tmp_path), parse_plan(draw(1, number).faults)
+    story = Simulation(graph, faults).run(MINUTE)
+    assert not is_told_apart(graph, story, Simulation(graph, faults, schedule=7).run(MINUTE))
+    monkeypatch.setattr(Services, "end", lambda *_: None)
+    assert is_told_apart(graph, story, Simulation(graph, faults).run(MINUTE))
+
+
+def is_found(number: int, folder: Path, with_bug: RoleGraph) -> bool:
+    """Return whether the judge finds a bug, and none in a simulation that only has another order of ties."""
+    graph, faults = graph_of(number, folder), parse_plan(draw(1, number).faults)
+    story = Simulation(graph, faults).run(MINUTE)
+    assert not is_told_apart(graph, story, Simulation(graph, faults, schedule=7).run(MINUTE))
+    return is_told_apart(graph, story, Simulation(with_bug, faults).run(MINUTE))
 
 
 @pytest.mark.real
