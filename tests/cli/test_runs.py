@@ -134,7 +134,7 @@ def test_every_reader_of_a_run_has_one_figure_of_lost_work(runs: Path, run: str)
     assert f"{rounded(lost_s)} of work lost" in page
     data = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
     assert data["lost"] == [["trainer", round(lost_s * 1e6)]]
-    drawn = [e for e in json.loads(call(timeline_command, run, "-o", "-", "--format", "perfetto").output)["traceEvents"]]
+    drawn = json.loads(call(timeline_command, run, "-o", "-", "--format", "perfetto").output)["traceEvents"]
     ends = {(e["id"], e["ph"]): e["ts"] for e in drawn if e.get("cat") == "lost work" and "trainer/0" in e["id"]}
     shown = sum(ts if phase == "e" else -ts for (_, phase), ts in ends.items())
     assert shown == pytest.approx(lost_s * 1e6, abs=1)
