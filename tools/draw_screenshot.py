@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 TARGET = ROOT / "docs/timeline.png"
 FAULTS = ("--fail", "ps/0@checkpoint=ps,4+500ms", "--fail", "trainer/1@step=trainer,2000")
-SIZE = "1280,510"
+SIZE = "1280,600"
 
 
 def main() -> None:

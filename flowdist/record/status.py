@@ -203,6 +203,7 @@ class Status(msgspec.Struct, frozen=True):
     members: tuple[
         MemberStatus, ...
     ] = ()  # of a job whose hosts an engine starts; only who can read its fleet knows them
+    lost_work_ns: dict[str, Count] = {}  # by role: the time of its worlds, as in a report; empty: unknown
 
 
 class RecentDecisions:
@@ -254,7 +255,12 @@ def _add_step(steps: deque[tuple[int, int]], t_ns: int, step: int) -> None:
 
 
 def status_of(
-    job: JobState, lately: RecentDecisions, run_id: str = "", now: int | None = None, spent: Spent | None = None
+    job: JobState,
+    lately: RecentDecisions,
+    run_id: str = "",
+    now: int | None = None,
+    spent: Spent | None = None,
+    lost: dict[str, int] | None = None,
 ) -> Status:
     """Return the status of a job at one moment. Nothing is changed.
 
@@ -264,6 +270,7 @@ def status_of(
         run_id: The name of the run.
         now: The present time in nanoseconds since the start of the job; None: the time of the last event.
         spent: Nanoseconds by role and bucket up to `now`; None: unknown, and so is the goodput.
+        lost: The lost work of each role in nanoseconds; None: unknown.
     """
     now = job.now if now is None else max(now, job.now)
     return Status(
@@ -288,6 +295,7 @@ def status_of(
         time_ns=spent or {},
         goodput=goodput_of(job.graph, spent) if spent is not None else None,
         versions=tuple(_versions(job, role, edge) for role in job.roles.values() if (edge := role.spec.versions)),
+        lost_work_ns=lost or {},
     )
 
 

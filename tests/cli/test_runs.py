@@ -22,6 +22,7 @@ from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import RoleGraph, RoleSpec, encode_graph
 from flowdist.record.journal import Header, Record, encode_line
 from flowdist.record.reader import CheckChain
+from flowdist.report.record.summary import rounded
 from flowdist.runtime.run_folder.resume import resume_point, truncate_journal
 from flowdist.runtime.supervisor.host_process import RunResult
 from tests.record.sheets import sheet_of
@@ -120,6 +121,23 @@ def test_a_report_has_the_goodput_and_buckets_that_add_up(runs: Path) -> None:
     assert 0.3 < content["goodput"] < 1 and content["not_reported"] == {}
     died = json.loads(call(report_command, "gang-2", "--json").output)
     assert sum(died["time_ns"]["trainer"].values()) == 4 * round(died["lasted_s"] * 1e9)
+
+
+@pytest.mark.parametrize("run", ["gang-1", "gang-2"])
+def test_every_reader_of_a_run_has_one_figure_of_lost_work(runs: Path, run: str) -> None:
+    lost_s = json.loads(call(report_command, run, "--json").output)["lost_work_s"]["trainer"]
+    assert lost_s > 10
+    status = json.loads(call(status_command, run, "--json").output)
+    assert status["lost_work_ns"] == {"trainer": round(lost_s * 1e9)}
+    assert f"{rounded(lost_s)}\n" in call(report_command, run).output
+    page = call(timeline_command, run, "-o", "-").output
+    assert f"{rounded(lost_s)} of work lost" in page
+    data = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
+    assert data["lost"] == [["trainer", round(lost_s * 1e6)]]
+    drawn = json.loads(call(timeline_command, run, "-o", "-", "--format", "perfetto").output)["traceEvents"]
+    ends = {(e["id"], e["ph"]): e["ts"] for e in drawn if e.get("cat") == "lost work" and "trainer/0" in e["id"]}
+    shown = sum(ts if phase == "e" else -ts for (_, phase), ts in ends.items())
+    assert shown == pytest.approx(lost_s * 1e6, abs=1)
 
 
 def test_what_an_earlier_version_wrote_down_is_completed_from_the_journal(runs: Path) -> None:

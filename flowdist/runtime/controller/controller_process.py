@@ -261,7 +261,8 @@ class ControllerProcess:
     def _status(self) -> Status:
         now = self._now()
         spent = self._replay.sheet.spent(now)
-        status = status_of(self._controller.state, self._replay.decisions, self._config.run_id, now, spent)
+        lost = self._replay.sheet.lost()
+        status = status_of(self._controller.state, self._replay.decisions, self._config.run_id, now, spent, lost)
         nodes = [
             msgspec.structs.replace(node, heard_s_ago=(now - self._last_heard_ns[node.name]) / 1e9)
             if node.name in self._last_heard_ns

@@ -260,7 +260,8 @@ def resume_help(run_dir: Path) -> str:
 
 def status_at_end(run_dir: Path, header: Header, replay: Replay) -> Status:
     """Return the status of the job where its replay has ended, for a run whose controller cannot be asked."""
-    status = status_of(replay.job, replay.decisions, header.run_id or run_dir.name, spent=replay.sheet.spent())
+    name, sheet = header.run_id or run_dir.name, replay.sheet
+    status = status_of(replay.job, replay.decisions, name, spent=sheet.spent(), lost=sheet.lost())
     return _with_members(run_dir, status)
 
 
@@ -288,7 +289,7 @@ def _write_status(run_dir: Path, job: JobState, sheet: Timesheet) -> None:
     recent = RecentDecisions()
     for line in _last_records(run_dir)[0]:
         recent.hear(line)
-    status = status_of(job, recent, run_dir.name, spent=sheet.spent())
+    status = status_of(job, recent, run_dir.name, spent=sheet.spent(), lost=sheet.lost())
     (run_dir / STATUS).write_bytes(msgspec.json.format(msgspec.json.encode(status)))
 
 
