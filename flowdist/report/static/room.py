@@ -12,48 +12,6 @@ Seats = Mapping[str, str]  # the node of each replica, by the name of the replic
 FOR_GOOD = ("kill", "lost", "leave", "preempt", "pause")  # faults that take a node away, without /DURATION for good
 
 
-def room_note(graph: RoleGraph, spec: RoleSpec, lost: Collection[str], seats: Seats) -> str:
-    """Return in words whether a role continues without the lost nodes, and how much room the other nodes have for it.
-
-    Args:
-        graph: The topology.
-        spec: The role.
-        lost: The names of the lost nodes.
-        seats: The node of each replica before the loss.
-    """
-    left = _left(spec, lost, seats)
-    least = spec.min_replicas
-    room = min(room_without(graph, spec, lost, seats), spec.max_replicas - left)
-    left_text = f"{spec.name} has {left} of {spec.max_replicas} left, and needs {least}"
-    room_text = f"the other nodes have room for {room} more" if room else "the other nodes have no room for more"
-    if left >= least:
-        size = left - left % spec.step  # the role's mesh needs a multiple of `step`
-        with_size = f" with {size}, as its mesh needs multiples of {spec.step}" if size < left else ""
-        return f"{left_text}: it continues at once{with_size}; {room_text}"
-    if left + room >= least:
-        return f"{left_text}; {room_text}: it continues there"
-    wait = format_duration(spec.pending_timeout_ns)
-    return f"{left_text}; {room_text}: it waits up to {wait} for a node, then the job fails"
-
-
-def short_without(graph: RoleGraph, lost: Collection[str], seats: Seats) -> str:
-    """Return the first role whose minimum has no room without the lost nodes; empty if every minimum has.
-
-    Args:
-        graph: The topology.
-        lost: The names of the lost nodes.
-        seats: The node of each replica before the loss. Replicas on other nodes keep their room.
-    """
-    trial = {replica: seat for replica, seat in seats.items() if seat not in lost}
-    for spec in graph.roles:
-        for number in range(spec.min_replicas - _left(spec, lost, seats)):
-            found = _best(graph, spec, lost, trial)
-            if found is None:
-                return spec.name
-            trial[f"{spec.name}/new{number}"] = found
-    return ""
-
-
 def stranding(plan: Plan, graph: RoleGraph) -> str:
     """Return a warning about the first fault of a plan that leaves a role without room for its minimum.
 
@@ -76,11 +34,6 @@ def stranding(plan: Plan, graph: RoleGraph) -> str:
     return ""
 
 
-def _left(spec: RoleSpec, lost: Collection[str], seats: Seats) -> int:
-    """Return how many replicas of the role are on nodes that are not lost."""
-    return sum(_role(replica) == spec.name and seat not in lost for replica, seat in seats.items())
-
-
 def _role(replica: str) -> str:
     return replica.partition("/")[0]
 
@@ -96,16 +49,6 @@ def room_without(graph: RoleGraph, spec: RoleSpec, lost: Collection[str], seats:
     """
     counts = _slots(graph, spec, lost, seats)
     return sum(min(count, 1) if spec.name in spec.placement.apart else count for count in counts.values())
-
-
-def _best(graph: RoleGraph, spec: RoleSpec, lost: Collection[str], seats: Seats) -> str | None:
-    """Return the node for the role's next replica; None if no node has room.
-
-    That is the first node with the most room, or with the least for strategy `pack`.
-    """
-    counts = {name: count for name, count in _slots(graph, spec, lost, seats).items() if count}
-    sign = 1 if spec.placement.strategy == "pack" else -1
-    return min(counts, key=lambda name: sign * counts[name], default=None)
 
 
 def _slots(graph: RoleGraph, spec: RoleSpec, lost: Collection[str], seats: Seats) -> dict[str, int]:

@@ -91,8 +91,8 @@ def _copier(kind: Any) -> Copier:
 def _new_copier(kind: Any) -> Copier:
     """Return the function that copies values of type `kind`.
 
-    Dicts, lists and the mutable classes of flowdist and of the explorer are copied with all that they hold. Sets, and subclasses of dict
-    and list, are copied without their items. All other values count as frozen, and are not copied.
+    Dicts, lists and the mutable classes of flowdist and of the explorer are copied with all that they hold. Sets, and
+    subclasses of dict and list, are copied without their items. All other values count as frozen, and are not copied.
     """
     if kind is dict:
         return _copy_dict
