@@ -281,8 +281,13 @@ def test_workers_that_need_a_version_have_one() -> None:
     assert who(told["restarts"]) == ["actor", "judge"] and waves(told, "starts") == [["actor"], ["judge"]]
 
 
-def test_a_drain_stops_services_at_once_and_leaves_room_for_them() -> None:
-    """Of a gang that may shrink and a service, both on the node, the service finds room first: it has no step."""
-    topology = graph(role("gang", min_replicas=1, max_replicas=3), role("log", kind="service"), nodes=2, cpu=2)
-    told = explained(topology, "node0:drain")
-    assert told["outcome"] == "restart" and not any("waits up to" in note for note in told["notes"])
+def test_a_service_leaves_a_drained_node_at_once_because_it_asks_for_no_step() -> None:
+    """The gang leaves later, and could grow into the only room for the service."""
+    zone = (("zone", "a"),)
+    service = role("service", kind="service", placement=Placement(where=zone))
+    nodes = NodeSpec("node0", cpu=2, labels=zone), NodeSpec("node1", cpu=4), NodeSpec("node2", cpu=1, labels=zone)
+    topology = graph(role("gang", min_replicas=1, max_replicas=5), service)
+    told = explained(msgspec.structs.replace(topology, cluster=Cluster(nodes)), "node0:drain")
+    assert set(told["hits"]) == {"gang/3", "service/0"}
+    (note,) = [note for note in told["notes"] if note.startswith("service has 0 of 1 left")]
+    assert note.endswith("it continues there")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from flowdist.control.incidents.causes import upstream_incident
 from flowdist.control.incidents.judge import Verdict, judge, matching_rule
@@ -106,18 +106,23 @@ def _fail_replicas(rehearsal: Rehearsal, failing: Failing, before: Running) -> l
     job, hits = rehearsal.job, []
     for index in [index for index in before.get(failing.role, []) if failing.number in (None, index)]:
         replica = job.replicas[ReplicaId(failing.role, index)]
-        hits.append(_hit(job, replica, failing.kind, failing, was_told=not replica.is_up and job.ending is None))
-        key = replica.id, replica.attempt
-        if failing.kind == "hang":
-            spec = job.role_of(replica.id).spec
-            by = "start" if spec.hang_after_ns is None else "progress"
-            limit_ns = spec.hang_after_ns or spec.start_timeout_ns or 0
-            rehearsal.tell(ev.ReplicaStalled(*key, by, limit_ns, 1))  # type: ignore[arg-type]
-        elif failing.kind == "unready":
+        hits.append(_hit(job, replica, failing, was_told=not replica.is_up and job.ending is None))
+        if failing.kind == "unready":
             rehearsal.miss_readiness(replica.id, failing.how)
         else:
-            rehearsal.tell(ev.ReplicaExited(*key, failing.kind, failing.exit, failing.signal))  # type: ignore[arg-type]
+            rehearsal.tell(_end_of(job, replica, failing))
     return hits
+
+
+def _end_of(job: JobState, replica: Replica, failing: Failing) -> ev.Event:
+    """Return the event of the failure of one replica: it ends, or nothing is seen of it any more."""
+    spec = job.role_of(replica.id).spec
+    if failing.kind != "hang":
+        kind = cast(FailureKind, failing.kind)
+        return ev.ReplicaExited(replica.id, replica.attempt, kind, failing.exit, failing.signal)
+    if spec.hang_after_ns is not None:
+        return ev.ReplicaStalled(replica.id, replica.attempt, "progress", spec.hang_after_ns, replica.step)
+    return ev.ReplicaStalled(replica.id, replica.attempt, "start", spec.start_timeout_ns or 0, replica.step)
 
 
 def _fail_nodes(rehearsal: Rehearsal, failing: Failing) -> list[Hit]:
@@ -128,7 +133,7 @@ def _fail_nodes(rehearsal: Rehearsal, failing: Failing) -> list[Hit]:
     job = rehearsal.job
     hits: dict[ReplicaId, Hit] = {}
     placed = {node: [job.replicas[name] for name in job.nodes[node].replicas] for node in failing.nodes}
-    found = {node: [_hit(job, each, failing.kind, failing) for each in placed[node] if each.is_up] for node in placed}
+    found = {node: [_hit(job, each, failing) for each in placed[node] if each.is_up] for node in placed}
     for node in failing.nodes:
         refusals = len(rehearsal.refusals)
         rehearsal.tell(_event(failing, node))
@@ -150,12 +155,12 @@ def _event(failing: Failing, node: str) -> ev.Event:
     return ev.NodeLeft(node) if failing.spec.endswith(":leave") else ev.NodeGone(node)
 
 
-def _hit(job: JobState, replica: Replica, kind: str, failing: Failing, *, was_told: bool = False) -> Hit:
-    """Return the replica with the controller's verdict, as it is before the failure."""
-    if kind == "drained":
+def _hit(job: JobState, replica: Replica, failing: Failing, *, was_told: bool = False) -> Hit:
+    """Return the replica with the controller's verdict, as it is before the failure. A drain is judged by no policy."""
+    if failing.kind == "drained":
         return Hit(replica.id, Verdict("restart", False, "role", ""), None)
-    loss: FailureKind = kind  # type: ignore[assignment]
-    failure = Failure(replica.id, loss, "", failing.exit, failing.signal, replica.node, job.now, was_told)
+    kind = cast(FailureKind, failing.kind)
+    failure = Failure(replica.id, kind, "", failing.exit, failing.signal, replica.node, job.now, was_told)
     is_part = job.worlds[replica.world].incident is not None or upstream_incident(job, replica) is not None
     verdict = judge(job, failure, caused=is_part and not failing.nodes)
     return Hit(replica.id, verdict, matching_rule(job.role_of(replica.id).spec.restart, failure))

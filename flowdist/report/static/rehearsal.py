@@ -105,7 +105,7 @@ class Rehearsal:
                 elif isinstance(effect, OpenStore):
                     orders += self._controller.handle(ev.StoreOpened(effect.world, effect.generation, 1), self._now)
                 elif isinstance(effect, StartReplica):
-                    starts += [effect] if self._is_current(effect) else []  # its node may be lost by now
+                    starts += [effect] if self._is_current(effect) else []  # its node may be lost since
                 else:
                     self.tell(*self._answers(effect))
             if starts:
