@@ -57,7 +57,10 @@ def test_a_documented_import_succeeds(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", sorted({name for page in PAGES for name in re.findall(r"python -m (flowdist[\w.]+)", page.read_text())})
+    "module",
+    sorted(
+        {name for page in PAGES for name in re.findall(r"python -m ((?:flowdist|tests)\.[\w.]+)", page.read_text())}
+    ),
 )
 def test_a_documented_module_is_there(module: str) -> None:
     assert importlib.util.find_spec(module) is not None

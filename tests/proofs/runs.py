@@ -18,11 +18,11 @@ from flowdist.control.protocol.ids import ReplicaId
 from flowdist.faults.grammar import NOTHING, Plan, parse_fault
 from flowdist.graph import HOUR, MINUTE, SECOND, Cluster, NodeSpec, RoleGraph
 from flowdist.record.journal import FaultLine, Line, Record
-from flowdist.report.static.restarts import Cause, restart_set
 from flowdist.sim.engine.violation import CRASHES
 from flowdist.sim.simulation import SimResult, Simulation
 from flowdist.testing.strategies import fault_plans, restarting_topologies, topologies, with_steady_services
 from tests.proofs.judge.restart_rules import Complaint, complaints, crash
+from tests.proofs.restart_table import Cause, restart_set
 
 UNTIL_NS = 3 * HOUR
 BOUND_NS = 25 * MINUTE  # above the longest wait of any policy, with detection and start-up

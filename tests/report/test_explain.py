@@ -10,7 +10,7 @@ import pytest
 from flowdist.control.protocol import events as ev
 from flowdist.errors import FlowdistError
 from flowdist.graph import Cluster, Domain, Gate, NodeSpec, Readiness, RoleGraph, Rule
-from flowdist.report.static.explain import explanation_of
+from flowdist.report.static.explain import Explainer
 from flowdist.report.static.failing import parse_failing, parse_failings
 from flowdist.report.static.plan import plan_of
 from flowdist.report.static.telling import explanation_text
@@ -18,7 +18,7 @@ from tests.control.harness import Talk, graph, restart, role
 
 
 def explained(topology: RoleGraph, fault: str) -> dict[str, Any]:
-    return explanation_of(topology, parse_failing(fault, topology), plan_of(topology)["placement"])
+    return Explainer(topology).explain(parse_failing(fault, topology))
 
 
 def who(entries: list[dict[str, Any]]) -> list[str]:
@@ -301,14 +301,14 @@ def test_nodes_that_are_drained_go_one_by_one_as_long_as_there_is_room() -> None
     talk.join("node0", "node1", "node2", "node3")
     for name in ("node0", "node2"):
         talk.tell(ev.DrainRequested(name))
-    assert told["outcome"] == "restart" and told["notes"][0].startswith("node2 is needed: ")
+    assert told["outcome"] == "restart" and told["notes"][0].startswith("drain node2 is refused: ")
     assert [name for name, node in talk.job.nodes.items() if node.is_leaving] == ["node0"]
     assert explained(graph(role("a"), nodes=1), "node0:drain")["outcome"] == "refused"
 
 
 def test_all_is_every_role_each_by_itself() -> None:
     topology = ps_train()
-    told = [explanation_of(topology, each, {}) for each in parse_failings("all:exit=3", topology)]
+    told = [Explainer(topology).explain(each) for each in parse_failings("all:exit=3", topology)]
     assert told == [
         {**explained(topology, f"{name}:exit=3"), "fault": "all:exit=3"} for name in ("ps", "trainer", "evaluator")
     ]
@@ -341,6 +341,7 @@ def led_back(condition: str, *more: Gate) -> RoleGraph:
     """Return roles whose restart leads from c over d, which waits for c, and b back to all of c."""
     once = restart("replica")
     roles = (
+        role("main"),
         role("a"),
         role("b", kind="service", restart=once),
         role("c", kind="service" if condition == "started" else "task", max_replicas=2, gang=False, restart=once,

@@ -1,4 +1,4 @@
-"""Explanations compared with what control does: the two share no code."""
+"""Explanations compared with what happens to a job that the test drives event by event, with all invariants checked."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import StopReplica
 from flowdist.graph import Cluster, Domain, Gate, JointWorld, NodeSpec, RestartPolicy, RoleGraph, RoleSpec, Rule
 from flowdist.graph.policies import Then
-from flowdist.report.static.explain import explanation_of
+from flowdist.report.static.explain import Explainer
 from flowdist.report.static.failing import Failing, parse_failing
 from flowdist.report.static.plan import plan_of
-from flowdist.report.static.restarts import restart_set, start_waves
 from tests.choosing import examples
 from tests.control.harness import Talk, graph, r, role
+from tests.proofs.restart_table import restart_set, start_waves
 
 NODES = ("node0", "node1", "node2")
 
@@ -138,7 +138,7 @@ def test_control_does_what_the_explanation_says(topology: RoleGraph, data: st.Da
     assume(talk.job.ending is None)
     by_node = data.draw(st.booleans()) and not needed
     failing = _drawn_failing(talk, failing_role, by_node, data)
-    told = explanation_of(topology, failing, plan_of(topology)["placement"])
+    told = Explainer(topology).explain(failing)
     assume(not (by_node and too_few_at_once(told)))
     assume(not any("one after the other" in note for note in told["notes"]))  # it depends on the time
     assume(not any("still waits for" in note for note in told["notes"]))  # the graph alone does not say whether it does
@@ -208,7 +208,7 @@ def test_a_node_takes_nothing_from_a_world_that_waits_for_a_role_to_succeed():
     topology = msgspec.structs.replace(topology, worlds=(JointWorld("joint", ("b", "d")),))
     assert plan_of(topology)["placement"] == {"a/0": "node0"}
     failing = parse_failing("node0", topology)
-    told = explanation_of(topology, failing, plan_of(topology)["placement"])
+    told = Explainer(topology).explain(failing)
     assert [entry["who"] for entry in told["restarts"]] == ["a/0"] and told["hits"] == ["a/0"]
 
     talk = Talk(topology)
@@ -222,7 +222,7 @@ def test_a_replica_that_loses_its_node_starts_again_before_a_role_that_waits_for
     after = role("b", gates=(Gate("a", "started", "restart"),), primary=False, restart=RestartPolicy("role"))
     topology = graph(role("a", gang=False, max_replicas=2), after, nodes=3)
     failing = parse_failing("node0", topology)
-    told = explanation_of(topology, failing, plan_of(topology)["placement"])
+    told = Explainer(topology).explain(failing)
     assert [[entry["who"] for entry in wave] for wave in told["starts"]] == [["a/0"], ["b"]]
 
     talk = Talk(topology)
@@ -241,7 +241,7 @@ def test_a_gang_that_is_ignored_restarts_nothing_however_many_of_it_fail():
     topology = graph(role("a"), ignored, follows, nodes=3)
     for target in ("b/0", "b"):
         failing = parse_failing(f"{target}:exit=1", topology)
-        told = explanation_of(topology, failing, plan_of(topology)["placement"])
+        told = Explainer(topology).explain(failing)
         assert (told["outcome"], told["restarts"]) == ("ignore", [])
         talk = Talk(topology)
         talk.join(*NODES)
@@ -255,9 +255,9 @@ def test_a_role_that_waits_for_a_stuck_role_is_stuck():
     waits = role("c", gang=False, primary=False, gates=(Gate("b", "succeeded"),))
     topology = graph(role("a"), ignored, waits, role("d", gang=False, gates=(Gate("c", "started"),)), nodes=3)
     failing = parse_failing("b/0:exit=1", topology)
-    told = explanation_of(topology, failing, plan_of(topology)["placement"])
+    told = Explainer(topology).explain(failing)
     assert told["outcome"] == "fail" and told["notes"] == [
-        "the job needs d: it waits for c to be started, which does not start: it cannot start, and is ended as well"
+        "the job fails: d waits for c, which was ignored and does not run again"
     ]
     talk = Talk(topology)
     talk.join(*NODES)

@@ -8,7 +8,19 @@ import msgspec
 import pytest
 
 from flowdist.control.protocol import events as ev
-from flowdist.graph import SECOND, Gate, JointWorld, Placement, RestartPolicy, RoleGraph, Rule
+from flowdist.graph import (
+    SECOND,
+    Cluster,
+    Gate,
+    JointWorld,
+    NodeSpec,
+    Placement,
+    RestartPolicy,
+    RoleGraph,
+    Rule,
+    VersionEdge,
+)
+from flowdist.report.static.plan import plan_of
 from flowdist.report.static.telling import explanation_text
 from tests.control.harness import Talk, graph, restart, role
 from tests.report.test_explain import because, explained, ps_train, waves, who
@@ -120,7 +132,8 @@ def test_a_drain_that_would_leave_too_few_is_refused() -> None:
     assert (told["outcome"], told["verdicts"], told["stops"]) == ("refused", [], [])
     assert explanation_text(told) == (
         "node0 is drained by the operator: the drain is refused, and nothing changes\n\nNotes\n"
-        "  node0 is needed: main has 1 of 2 left, and needs 2; the other nodes have no room for more\n"
+        "  drain node0 is refused: without it, main needs 1 cpu; "
+        "node0 is cordoned (to be drained), node1 has 0 of 1 cpu free\n"
     )
     talk = Talk(topology)
     talk.join("node0", "node1")
@@ -140,7 +153,7 @@ def test_room_is_counted_for_all_roles_together_and_by_their_placement() -> None
     assert told["notes"][0].startswith("a has 1 of 2 left, and needs 2; the other nodes have room for 1 more")
     beside = role("b", placement=Placement("pack", near=("a",)))
     told = explained(graph(role("a"), beside, nodes=2, cpu=4), "node0")
-    assert told["notes"][1].startswith("b has 0 of 1 left, and needs 1; the other nodes have no room for more")
+    assert told["notes"][1].startswith("b has 0 of 1 left, and needs 1; the other nodes have room for 1 more")
 
 
 def test_a_gang_with_a_mesh_continues_in_a_size_that_its_mesh_has() -> None:
@@ -218,3 +231,63 @@ def test_a_rank_that_hangs_is_stopped_with_its_gang() -> None:
     rules = (Rule("fail", kind="hang"),)
     topology = ps_train(hang_after_ns=10**9, restart=restart("role", rules=rules))
     assert explained(topology, "trainer:hang")["outcome"] == "fail"
+
+
+# What only the controller knows
+
+
+def test_a_role_with_the_address_of_another_in_its_command_restarts_when_that_moves() -> None:
+    topology = ps_train("reconnect", address_edges=("ps",))
+    seats = plan_of(topology)["placement"]
+    assert seats["ps/1"] == "node1" and not any(seats[name] == "node1" for name in seats if name.startswith("trainer"))
+    told = explained(topology, "node1")
+    assert because(told["restarts"], "trainer") == "it has the address of ps in its command or env, which changes"
+    assert "trainer" not in who(explained(topology, "ps/1")["restarts"])  # on its node it keeps its port
+
+
+def test_the_room_on_other_nodes_is_that_of_all_roles_together() -> None:
+    first, second = role("first"), role("second")
+    topology = graph(first, second, nodes=2, cpu=3)
+    one = msgspec.structs.replace(topology, cluster=Cluster((NodeSpec("node0", cpu=3), NodeSpec("node1", cpu=1))))
+    told = explained(one, "node0")
+    assert [note.partition("; ")[2] for note in told["notes"][:2]] == [
+        "the other nodes have room for 1 more: it continues there",
+        "the other nodes have no room for more: it waits up to 10m for a node, then the job fails",
+    ]
+    assert waves(told, "starts") == [["first"], ["second"]]  # the second one when the node is back
+
+
+def test_a_replica_that_has_no_room_is_told_of_as_if_it_had() -> None:
+    topology = graph(role("a", max_replicas=4, restart=restart("role")), nodes=2, cpu=1)
+    assert explained(topology, "a")["hits"] == ["a/0", "a/1"]
+    told = explained(topology, "a/3")
+    assert (told["hits"], who(told["restarts"]), told["outcome"]) == (["a/3"], ["a"], "restart")
+
+
+def test_a_role_that_starts_after_the_end_of_the_job_never_fails() -> None:
+    topology = graph(role("main"), role("after", primary=False, gates=(Gate("main", "succeeded"),), restart=restart()))
+    told = explained(topology, "after/0")
+    assert (told["outcome"], told["notes"]) == (
+        "nothing",
+        ["after does not run: the job has succeeded before it starts"],
+    )
+
+
+def test_workers_that_need_a_version_have_one() -> None:
+    learner = role("learner", restart=restart("role"))
+    actor = role("actor", versions=VersionEdge("learner"), primary=False, restart=restart("role"))
+    judge = role("judge", gates=(Gate("actor", "ready", "restart"),), primary=False)
+    told = explained(graph(learner, actor, judge), "actor/0")
+    assert who(told["restarts"]) == ["actor", "judge"] and waves(told, "starts") == [["actor"], ["judge"]]
+
+
+def test_a_service_leaves_a_drained_node_at_once_because_it_asks_for_no_step() -> None:
+    """The gang leaves later, and could grow into the only room for the service."""
+    zone = (("zone", "a"),)
+    service = role("service", kind="service", placement=Placement(where=zone))
+    nodes = NodeSpec("node0", cpu=2, labels=zone), NodeSpec("node1", cpu=4), NodeSpec("node2", cpu=1, labels=zone)
+    topology = graph(role("gang", min_replicas=1, max_replicas=5), service)
+    told = explained(msgspec.structs.replace(topology, cluster=Cluster(nodes)), "node0:drain")
+    assert set(told["hits"]) == {"gang/3", "service/0"}
+    (note,) = [note for note in told["notes"] if note.startswith("service has 0 of 1 left")]
+    assert note.endswith("it continues there")

@@ -1,4 +1,4 @@
-"""The static restart table, and that control restarts exactly what it says."""
+"""The restart table of `flowdist plan`: that of an oracle, and what control restarts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from flowdist.control.protocol import events as ev
 from flowdist.graph import Domain, Gate, RestartPolicy, RoleGraph
 from flowdist.report.static.plan import plan_of, plan_text
-from flowdist.report.static.restarts import restart_set, start_waves
+from flowdist.report.static.restarts import RestartTable
+from flowdist.report.static.restarts import start_waves as controllers_waves
 from tests.control.harness import Talk, graph, restart, role
+from tests.proofs.restart_table import restart_set, start_waves
 
 
 def ps_train(on_restart: str) -> RoleGraph:
@@ -83,7 +85,12 @@ def topologies(draw: st.DrawFn) -> RoleGraph:
 @given(topologies(), st.data())
 @settings(deadline=None)
 def test_what_restarts_is_what_the_table_says(topology: RoleGraph, data: st.DataObject) -> None:
-    """Compare the oracle, networkx on the graph, with the closure of control."""
+    """Compare the oracle, networkx on the graph, with what control restarts, and with the table of `flowdist plan`."""
+    shown = RestartTable(topology)
+    for name in (spec.name for spec in topology.roles):
+        assert shown.restart_set(name, "failure") == restart_set(topology, name, "failure")
+        assert shown.restart_set(name, "node_lost") == restart_set(topology, name, "node_lost")
+    assert controllers_waves(topology) == start_waves(topology)
     talk = Talk(topology)
     talk.join("node0", "node1", "node2")
     before = talk.attempts()

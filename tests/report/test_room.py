@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flowdist.faults.files import parse_plan
-from flowdist.graph import MINUTE
+from flowdist.graph import MINUTE, Placement
 from flowdist.report.static.room import stranding
 from tests.control.harness import graph, role
 
@@ -37,3 +37,8 @@ def test_nodes_that_are_left_or_will_join_have_room() -> None:
     assert stranding(parse_plan(["node0@1s"]), TWO) == stranding(parse_plan(["node2@1s"]), TIGHT) == ""
     assert stranding(parse_plan(["node0@1s"], adds=["node5@9s"]), ONE) == ""
     assert stranding(parse_plan(["node0@1s", "node1@2s"]), TIGHT).startswith("after node1@2s no room is left for")
+
+
+def test_the_neighbours_of_a_role_do_not_matter_because_they_move_too() -> None:
+    beside = graph(role("ps"), role("side", placement=Placement(near=("ps",))), nodes=3)
+    assert stranding(parse_plan(["node2@1s"]), beside) == ""

@@ -12,7 +12,7 @@ import pytest
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.dsl.load import load_topology
 from flowdist.record.journal import Record
-from flowdist.report.static.restarts import restart_set
+from tests.proofs.restart_table import restart_set
 from tests.runtime.harness import Job
 
 pytestmark = pytest.mark.real

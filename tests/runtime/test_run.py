@@ -20,8 +20,8 @@ from flowdist.dsl.load import load_topology
 from flowdist.faults.grammar import Plan, parse_fault
 from flowdist.record.journal import FaultLine, Record
 from flowdist.report.record.summary import summary_of
-from flowdist.report.static.restarts import restart_set
 from flowdist.sim.simulation import Simulation, with_nodes
+from tests.proofs.restart_table import restart_set
 from tests.runtime.harness import Job
 
 pytestmark = pytest.mark.real

@@ -248,7 +248,7 @@ def test_simulate_from_the_command_line(tmp_path: Path) -> None:
     assert failed.returncode == 1
 
 
-def test_no_torch_and_no_networkx_for_simulate() -> None:
+def test_no_torch_for_simulate() -> None:
     code = (
         "import sys; from click.testing import CliRunner; from flowdist.cli.simulate.simulate import command;"
         f"r = CliRunner().invoke(command, ['{TOPOLOGIES / 'gang.py'}']); assert r.exit_code == 0, r.output;"

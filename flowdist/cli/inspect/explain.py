@@ -12,7 +12,6 @@ from flowdist.cli.shared.options import TopologyOptions, topology_options
 from flowdist.dsl.load import DEFAULT_FILE
 from flowdist.dsl.problems.codes import section
 from flowdist.errors import FlowdistError
-from flowdist.graph import RoleGraph
 
 
 @verb("explain")
@@ -60,30 +59,14 @@ def _explain_code(named: TopologyOptions, fails: tuple[str, ...]) -> None:
 def _explain_failures(named: TopologyOptions, fails: tuple[str, ...]) -> None:
     """Print the explanation of each failure, each by itself."""
     graph = load(named).graph
-    from flowdist.report.static.explain import explanation_of  # networkx: only where the graph is analysed
+    from flowdist.report.static.explain import Explainer  # the controller: only where a failure is explained
     from flowdist.report.static.failing import parse_failings
     from flowdist.report.static.telling import explanation_text
 
     failings = [failing for text in fails for failing in parse_failings(text, graph)]
-    seats = _seats(graph) if any(failing.nodes for failing in failings) else {}
-    explanations = [explanation_of(graph, failing, seats) for failing in failings]
+    explainer = Explainer(graph)
+    explanations = [explainer.explain(failing) for failing in failings]
     if named.as_json:
         print_json("explanation", failures=explanations)
     else:
         click.echo("\n".join(explanation_text(each) for each in explanations), nl=False)
-
-
-def _seats(graph: RoleGraph) -> dict[str, str]:
-    """Return the node of each replica when all have started; without declared nodes, all are on node0.
-
-    Raises:
-        FlowdistError: The job does not fit its nodes.
-    """
-    from flowdist.report.static.plan import plan_of  # networkx, as above
-
-    if not graph.cluster.given:
-        return {f"{spec.name}/{index}": "node0" for spec in graph.roles for index in range(spec.max_replicas)}
-    seats: dict[str, str] = plan_of(graph)["placement"]
-    if "" in seats:
-        raise FlowdistError(f"the job does not fit its nodes: {seats['']}", help="see flowdist plan; add nodes")
-    return seats

@@ -17,7 +17,7 @@ from flowdist.cli.shared.options import TopologyOptions, topology_options
 def command(named: TopologyOptions) -> None:
     """Show sizes, placement, start waves, restart policies, and what restarts with what."""
     loaded = load(named)
-    from flowdist.report.static.plan import plan_of, plan_text  # networkx: only where the graph is analysed
+    from flowdist.report.static.plan import plan_of, plan_text  # the controller: only where it is asked
 
     python = os.environ.get("PYTHON_EXEC", sys.executable)
     plan = plan_of(loaded.graph, python, sys.executable)

@@ -1,5 +1,5 @@
-"""Reports from the role graph alone: the plan, its drawing, and the explanation of a failure.
+"""Reports from the role graph, before anything runs: the plan, its drawing, and the explanation of a failure.
 
-Only `plan` asks `flowdist.control`, for the placement. All other modules are oracles: they compute from the graph what
-control decides, and share no code with it. The tests compare the two.
+What they say about starts, restarts, seats and charges comes from `flowdist.control`: `rehearsal` drives the real
+controller through a healthy job, and `happening` lets a failure happen there. Nothing is decided here.
 """

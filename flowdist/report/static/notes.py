@@ -6,33 +6,52 @@ from collections.abc import Mapping
 
 from flowdist.graph import RoleGraph, RoleSpec, format_duration
 from flowdist.report.static.failing import Failing
-from flowdist.report.static.judging import Verdict, upstream_of
-from flowdist.report.static.room import room_note
+from flowdist.report.static.happening import Hit, Seen
+from flowdist.report.static.reasons import upstream_of
 
-Hits = dict[str, list[tuple[int, Verdict]]]  # by role: the index of each replica that is hit, and its verdict
+Hits = Mapping[str, list[Hit]]  # by role: the replicas that are hit
 
 
-def notes_of(graph: RoleGraph, failing: Failing, hits: Hits, outcome: str, seats: Mapping[str, str]) -> list[str]:
+def notes_of(graph: RoleGraph, failing: Failing, hits: Hits, seen: Seen, outcome: str) -> list[str]:
     """Return notes on a failure, one sentence each, about what the other sections of the explanation do not say.
 
     Args:
         graph: The topology.
         failing: What fails.
-        hits: The verdicts on the replicas that are hit.
+        hits: The replicas that are hit, by role.
+        seen: What the failure leads to.
         outcome: `fail`, `restart`, `ignore` or `nothing`.
-        seats: The node of each replica.
     """
     if not failing.nodes:
         notes = [note for role, those in hits.items() if (note := _excuse(graph, role, those))]
         return notes + (_hang_notes(graph.role(failing.role)) if failing.kind == "hang" else [])
     notes = _order_notes(graph, failing, hits) + _loss_notes(graph, failing, hits)
-    return notes + (_restart_notes(graph, failing, hits, seats) if outcome == "restart" else [])
+    return notes + (_restart_notes(graph, failing, hits, seen) if outcome == "restart" else [])
+
+
+def _room_note(spec: RoleSpec, seen: Seen) -> str:
+    """Return in words whether a role continues without the lost nodes, and how much room there is for it."""
+    left, size = _left(spec, seen), seen.count(spec.name)
+    found = max(size, seen.job.roles[spec.name].seats) - left
+    room = f"the other nodes have room for {found} more" if found > 0 else "the other nodes have no room for more"
+    text = f"{spec.name} has {left} of {spec.max_replicas} left, and needs {spec.min_replicas}"
+    if left >= spec.min_replicas:
+        with_size = f" with {size}, as its mesh needs multiples of {spec.step}" if size < left and spec.step > 1 else ""
+        return f"{text}: it continues at once{with_size}; {room}"
+    if size >= spec.min_replicas:
+        return f"{text}; {room}: it continues there"
+    wait = format_duration(spec.pending_timeout_ns)
+    return f"{text}; {room}: it waits up to {wait} for a node, then the job fails"
+
+
+def _left(spec: RoleSpec, seen: Seen) -> int:
+    return len(seen.before.get(spec.name, [])) - sum(hit.replica.role == spec.name for hit in seen.hits)
 
 
 def _loss_notes(graph: RoleGraph, failing: Failing, hits: Hits) -> list[str]:
     """Return notes on how the controller notices and charges the loss of the nodes."""
     notes = []
-    if len(failing.nodes) > 1 and any(verdict.rule for those in hits.values() for _, verdict in those):
+    if len(failing.nodes) > 1 and any(hit.rule is not None for those in hits.values() for hit in those):
         notes.append(
             "such losses are noticed one after the other: no rule applies to replicas that an earlier loss has "
             "stopped, and each loss that is an incident of its own is charged by itself"
@@ -46,72 +65,34 @@ def _loss_notes(graph: RoleGraph, failing: Failing, hits: Hits) -> list[str]:
     return notes
 
 
-def _restart_notes(graph: RoleGraph, failing: Failing, hits: Hits, seats: Mapping[str, str]) -> list[str]:
+def _restart_notes(graph: RoleGraph, failing: Failing, hits: Hits, seen: Seen) -> list[str]:
     """Return notes on whether the lost replicas find room elsewhere, and which budget pays for them."""
-    short = [role for role, those in hits.items() if any(verdict.action == "restart" for _, verdict in those)]
-    notes = [room_note(graph, graph.role(role), failing.nodes, seats) for role in short]
-    if len(short) > 1:
-        notes.append("that room is counted for each role by itself")
-    payers = payers_of(graph, failing, hits)
-    if len(payers) > 1 and failing.kind == "preempted":
-        notes.append(f"each world leaves by itself and is charged by itself: {', '.join(payers)}")
-    elif len(payers) > 1:
-        notes.append(f"one incident, one charge: of {', '.join(payers)} it is the role that was placed there first")
+    short = [role for role, those in hits.items() if any(hit.verdict.action == "restart" for hit in those)]
+    notes = [_room_note(graph.role(role), seen) for role in short]
+    charged = list(dict.fromkeys(role for role, _ in seen.charges))
+    payers = [role for role, those in hits.items() if any(hit.verdict.counted for hit in those)]
+    if len(charged) > 1 and failing.kind == "preempted":
+        notes.append(f"each world leaves by itself and is charged by itself: {', '.join(charged)}")
+    elif len(payers) > 1 and failing.kind == "node_lost":
+        names = ", ".join(dict.fromkeys([*charged, *payers]))
+        notes.append(f"one incident, one charge: of {names} it is the role that was placed there first")
     if short and failing.kind != "drained":
         most, uptime = graph.options.free_incidents_max, format_duration(graph.options.min_uptime_ns)
         notes.append(f"more than {most} such losses in a row, without progress or {uptime} of health, fail the job")
     return notes
 
 
-def payers_of(graph: RoleGraph, failing: Failing, hits: Hits) -> list[str]:
-    """Return the roles that are charged, or could be; the first one pays. Empty if the restart is not charged.
-
-    A lost node is charged once, to the role that was placed there first: minima are placed before growth.
-    """
-    first = {
-        role: min(index >= graph.role(role).min_replicas for index, verdict in those if verdict.counted)
-        for role, those in hits.items()
-        if any(verdict.counted for _, verdict in those)
-    }
-    return sorted(first, key=lambda role: first[role]) if failing.kind == "node_lost" else list(first)
-
-
-def late_notes(graph: RoleGraph, stuck: Mapping[str, str], hits: Hits) -> list[str]:
-    """Return notes on roles that cannot start any more, if they have not started before the failure.
-
-    The topology alone does not say whether they have.
+def late_note(graph: RoleGraph, role: str, over: str, end: str) -> str:
+    """Return the note on a role that cannot start any more if it has not started before the failure.
 
     Args:
         graph: The topology.
-        stuck: Roles that cannot start in any case, which need no note.
-        hits: The verdicts on the replicas that are hit.
+        role: The role.
+        over: A role that it has a gate on, and that is over for good.
+        end: What follows, in words.
     """
-    notes = []
-    for spec in graph.roles:
-        over = [gate.role for gate in spec.gates if is_over(graph, gate.role, hits)]
-        waits = sorted(graph.to_succeed_before(spec.name))
-        if over and waits and spec.name not in stuck:
-            end = "the job fails" if spec.primary and spec.kind == "task" else "it is ended as well"
-            names = " and ".join(waits)
-            notes.append(f"if {spec.name} still waits for {names} to succeed, it cannot start without {over[0]}: {end}")
-    return notes
-
-
-def is_over(graph: RoleGraph, role: str, hits: Hits) -> bool:
-    """Return whether ignored failures keep the gates on the role closed for good.
-
-    They do if they leave too few replicas of the role, or of another role of its joint world.
-    """
-    return any(too_few_left(graph.role(mate), hits.get(mate, [])) for mate in graph.mates_of(role))
-
-
-def too_few_left(spec: RoleSpec, those: list[tuple[int, Verdict]]) -> bool:
-    """Return whether ignored failures leave fewer replicas of the role than its minimum. A gang ends with its member.
-
-    `those` are the indices of the replicas that are hit, with their verdicts.
-    """
-    ignored = sum(verdict.action == "ignore" for _, verdict in those)
-    return ignored > 0 and (spec.gang or spec.max_replicas - ignored < spec.min_replicas)
+    waits = " and ".join(sorted(graph.to_succeed_before(role)))
+    return f"if {role} still waits for {waits} to succeed, it cannot start without {over}: {end}"
 
 
 def _hang_notes(spec: RoleSpec) -> list[str]:
@@ -136,13 +117,13 @@ def _order_notes(graph: RoleGraph, failing: Failing, hits: Hits) -> list[str]:
     return [f"{text}; at the latest {grace} before {', '.join(failing.nodes)} {are} taken away"]
 
 
-def _excuse(graph: RoleGraph, role: str, those: list[tuple[int, Verdict]]) -> str:
+def _excuse(graph: RoleGraph, role: str, those: list[Hit]) -> str:
     """Return a note on a used-up budget: a failure upstream would be the cause, and its role would pay instead (R7).
 
     Empty if no budget is used up, or the role depends on no other.
     """
     names = " or ".join(upstream_of(graph, role))
-    if not names or not any(verdict.exhausted and verdict.action == "fail" for _, verdict in those):
+    if not names or not any(hit.verdict.exhausted and hit.verdict.action == "fail" for hit in those):
         return ""
     window = format_duration(graph.options.cause_window_ns)
     return f"unless {names} fails within {window} as well: that is then the cause, and is charged"

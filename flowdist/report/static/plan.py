@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowdist.control.controller import Controller
 from flowdist.control.placement.placement import explain
-from flowdist.control.protocol.effects import OpenStore, StartReplica
-from flowdist.control.protocol.events import Event, NodeJoined, ReplicaReady, ReplicaStarted, StoreOpened
 from flowdist.graph import RoleGraph, RoleSpec, Rule, format_duration
 from flowdist.graph.mesh import spelled
 from flowdist.graph.warmth import cold_because
 from flowdist.report.static.drawing import needs_words, seating_words
-from flowdist.report.static.judging import policy_text
-from flowdist.report.static.restarts import restart_set, start_waves
+from flowdist.report.static.reasons import policy_text
+from flowdist.report.static.rehearsal import Rehearsal
+from flowdist.report.static.restarts import RestartTable, start_waves
 from flowdist.report.table import table
 
 
@@ -28,12 +26,16 @@ def plan_of(graph: RoleGraph, python: str = "python", ours: str = "") -> dict[st
         python: The interpreter that `python` means in commands.
         ours: The interpreter that runs flowdist; empty for the same.
     """
+    table = RestartTable(graph)
     return {
         "waves": start_waves(graph),
         "placement": _placement(graph),
         "starts": {spec.name: _start_text(spec, python, ours or python) for spec in graph.roles},
         "restarts": {
-            spec.name: {cause: dict(restart_set(graph, spec.name, cause)) for cause in ("failure", "node_lost")}
+            spec.name: {
+                "failure": table.restart_set(spec.name, "failure"),
+                "node_lost": table.restart_set(spec.name, "node_lost"),
+            }
             for spec in graph.roles
         },
     }
@@ -54,18 +56,10 @@ def _placement(graph: RoleGraph) -> dict[str, str]:
     """
     if not graph.cluster.given:
         return {}
-    controller = Controller(graph, tuple(node.name for node in graph.cluster.nodes))
-    todo: list[Event] = [NodeJoined(node.name, node) for node in graph.cluster.nodes]
-    while todo:
-        for effect in controller.handle(todo.pop(0), 0):
-            if isinstance(effect, OpenStore):
-                todo.append(StoreOpened(effect.world, effect.generation, 1))
-            elif isinstance(effect, StartReplica):
-                todo += [kind(effect.replica, effect.attempt) for kind in (ReplicaStarted, ReplicaReady)]
-    job = controller.state
-    if not job.admitted:
-        return {"": explain(job, next(iter(job.roles.values())))}
-    return {str(replica.id): replica.node for replica in job.replicas.values() if replica.node is not None}
+    rehearsal = Rehearsal(graph)
+    if not rehearsal.job.admitted:
+        return {"": explain(rehearsal.job, next(iter(rehearsal.job.roles.values())))}
+    return rehearsal.seats()
 
 
 def plan_text(graph: RoleGraph, plan: dict[str, Any]) -> str:

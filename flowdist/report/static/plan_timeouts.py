@@ -86,7 +86,7 @@ def _notice_too_short(graph: RoleGraph, spec: RoleSpec, hit: Hit, arguments: Arg
     mates = [other for other in graph.roles if other.name in world.roles] if world is not None else [spec]
     grace, need = max(mate.grace_ns for mate in mates), leave_ns(spec)
     others = frozenset(node.name for node in graph.cluster.nodes) - hit.nodes
-    runs_there = room_without(graph, spec, others, {}) > 0
+    runs_there = room_without(graph, spec, others) > 0
     left = max(0, hit.notice_ns - grace)
     if hit.kind != "preempt" or spec.kind != "task" or left >= need or not runs_there:
         return None
@@ -111,10 +111,10 @@ def _notice_too_short(graph: RoleGraph, spec: RoleSpec, hit: Hit, arguments: Arg
 def _back_too_late(graph: RoleGraph, spec: RoleSpec, hit: Hit, arguments: Arguments) -> Problem | None:
     """FD331: a role waits for a node that is known to come back, but not as long as that takes (R12)."""
     pending = spec.pending_timeout_ns
-    if hit.away_ns is None or room_without(graph, spec, hit.nodes, {}) >= spec.min_replicas:
+    if hit.away_ns is None or room_without(graph, spec, hit.nodes) >= spec.min_replicas:
         return None
     waits = _waits_ns(graph, spec, hit)
-    if waits <= pending or room_without(graph, spec, (), {}) < spec.min_replicas:
+    if waits <= pending or room_without(graph, spec, ()) < spec.min_replicas:
         return None
     names = ", ".join(sorted(hit.nodes))
     away = format_duration(hit.away_ns)

@@ -1,57 +1,182 @@
-"""Reasons for which each role of a restart set is in it, and roles of the set that do not run then, from the graph
-alone.
+"""Words for what the controller has decided about a failure: verdicts, charges, and why each role restarts.
 
-The set comes from the restart table. This module adds the edge, domain or scope that leads to each of its roles.
+Nothing is decided here. What restarts comes from the controller; this module names the edge, domain or scope of the
+graph that leads to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
+from typing import Any
 
-from flowdist.graph import RoleGraph, RoleSpec
+from flowdist.control.incidents.judge import Verdict
+from flowdist.graph import Domain, JointWorld, RestartPolicy, RoleGraph, RoleSpec, Rule, format_duration
 from flowdist.graph.policies import Scope
-from flowdist.report.static.restarts import Cause, Extent, followers, restart_set
-
-Scopes = Mapping[str, Scope]  # by role that fails, the scope of the policy that decides
+from flowdist.report.static.failing import Failing
 
 
-def restarting(graph: RoleGraph, scopes: Scopes, cause: Cause) -> tuple[dict[str, Extent], dict[str, str]]:
-    """Return the restart set of several roles that fail together, and for each role in it the reason in words.
+def verdict_text(spec: RoleSpec, failing: Failing, verdict: Verdict, rule: Rule | None) -> str:
+    """Return why the controller judges a failure as it does: the rule that matches, the policy, or the lack of one.
+
+    Args:
+        spec: The role.
+        failing: The failure.
+        verdict: The controller's verdict.
+        rule: The rule of the user that it rests on; None: no rule matches.
+    """
+    policy = spec.restart
+    if failing.kind == "drained":
+        return "a drained node has not failed: the restart is not charged"
+    lost = "a node that is taken away" if failing.kind == "preempted" else "a lost node"
+    if policy is None:
+        if failing.nodes:
+            return f"{lost} is no failure: the restart is not charged, and needs no policy"
+        return f"{spec.name} has no restart policy: any failure fails the job"
+    if rule is not None and not (rule.do == "restart" and rule.counted):
+        not_counted = ", and it is not counted" if rule.do == "restart" else ""
+        return f"{rule_text(rule)} is the first rule that matches{not_counted}"
+    if rule is None and failing.nodes:
+        return f"{lost} is no failure: the restart is not charged"
+    found = "no rule matches; " if policy.rules else ""
+    found = f"{rule_text(rule)} is the first rule that matches; " if rule is not None else found
+    text = f"{found}its policy is {policy_text(policy)}"
+    for used_up in policy.chain()[: verdict.level + verdict.exhausted]:
+        text += "; that budget is used up"
+        text += f", and the next policy is {policy_text(used_up.wider)}" if used_up.wider is not None else ""
+    return text
+
+
+def rule_text(rule: Rule) -> str:
+    """Return the rule as the DSL spells it: `On("oom", do="fail")`."""
+    parts = [f'"{rule.kind}"'] if rule.kind is not None else []
+    parts += [f"exit={rule.exit}"] if rule.exit is not None else []
+    parts += [f'signal="{rule.signal}"'] if rule.signal is not None else []
+    parts += [f'do="{rule.do}"'] if rule.do != "restart" else []
+    parts += ["counted=False"] if not rule.counted else []
+    return f"On({', '.join(parts)})"
+
+
+def policy_text(policy: RestartPolicy) -> str:
+    """Return the policy in words: `restart the role, 3 times within 1h, then fail`."""
+    times = "once" if policy.max_restarts == 1 else f"{policy.max_restarts} times"
+    then = policy_text(policy.wider) if policy.wider is not None else policy.then
+    return f"restart the {policy.scope}, {times}{_window(policy)}, then {then}"
+
+
+def charge_of(graph: RoleGraph, spec: RoleSpec, levels: list[int], wider: Iterable[str]) -> dict[str, Any]:
+    """Return how many restarts are charged to which budget, and what follows when it is used up.
 
     Args:
         graph: The topology.
-        scopes: The failing roles, each with the scope of the policy that decides.
-        cause: Whether replicas fail or their node is lost.
+        spec: The role that is charged.
+        levels: The level of the budget that pays for each restart; at least one. Only `words` tells of all levels:
+            scope, budget and times are those of the last one.
+        wider: The roles that the next policy restarts, if there is one.
 
     Returns:
-        By role in the order of the graph, `role` if all of its replicas restart, else `replica`; and the reasons.
+        Plain values; durations are in seconds.
     """
-    extents: dict[str, Extent] = {}
+    assert spec.restart is not None, f"{spec.name} pays without a policy"
+    policy = spec.restart.chain()[levels[-1]]
+    return {
+        "role": spec.name,
+        "times": len(levels),
+        "levels": levels,
+        "scope": policy.scope,
+        "budget": policy.max_restarts,
+        "within_s": None if policy.within_ns is None else policy.within_ns / 1e9,
+        **{f"{name}_s": getattr(policy, f"{name}_ns") / 1e9 for name in ("backoff", "backoff_max", "backoff_reset")},
+        "then": policy.then,
+        "words": _charge_words(graph, spec, policy, levels, wider),
+    }
+
+
+def _charge_words(
+    graph: RoleGraph, spec: RoleSpec, policy: RestartPolicy, levels: list[int], wider: Iterable[str]
+) -> list[str]:
+    """Return a charge in sentences for people: budgets, back-off, and what follows when they are used up."""
+    assert spec.restart is not None
+    words = []
+    for level, paid in enumerate(spec.restart.chain()):
+        if times := levels.count(level):
+            each = ", one for each replica: each fails by itself" if times > 1 else ", once all of it runs again"
+            s, of = "s" * (paid.max_restarts != 1), f" of the {paid.scope}" if level else ""
+            budget = f"{paid.max_restarts} restart{s}{of}{_window(paid)}"
+            words.append(f"{spec.name} is charged {times} of its {budget}{each}")
+    base, most = format_duration(policy.backoff_ns), format_duration(policy.backoff_max_ns)
+    reset = format_duration(policy.backoff_reset_ns)
+    waits = f" before the first restart, then {base}, doubling up to {most}; reset after {reset}"
+    words.append("back-off: none" + (waits if policy.backoff_ns else ""))
+    end = "the job fails" if policy.then == "fail" else ended_text(graph, spec)
+    if policy.wider is not None:
+        end = f"{policy_text(policy.wider)}; that restarts {', '.join(wider)}"
+    words.append(f"when the budget is used up: {end}")
+    if others := upstream_of(graph, spec.name):
+        window = format_duration(graph.options.cause_window_ns)
+        names = " or ".join(others)
+        words.append(f"if {names} fails within {window} as well, that is the cause, and is charged instead")
+    return words
+
+
+def ended_text(graph: RoleGraph, spec: RoleSpec) -> str:
+    """Return in words what the job loses when a failure of the role is ignored (R9)."""
+    if spec.gang:
+        names = " and ".join(graph.mates_of(spec.name))
+        are, it = ("are", "them") if graph.world_of(spec.name) is not None else ("is", "it")
+        return f"{names} {are} ended for good, not succeeded; the job continues without {it}"
+    text = "the replica is ended for good, not succeeded"
+    if not spec.primary or spec.kind == "service":
+        return f"{text}; the job continues without it"
+    return f"{text}; the job fails when fewer than {spec.min_replicas} of {spec.name} are left"
+
+
+def upstream_of(graph: RoleGraph, role: str) -> list[str]:
+    """Return every role that this one depends on, over any number of gates, in the order of the graph."""
+    found = {gate.role for gate in graph.role(role).gates}
+    for spec in reversed(graph.roles):  # gates point to earlier roles
+        if spec.name in found:
+            found.update(gate.role for gate in spec.gates)
+    return [spec.name for spec in graph.roles if spec.name in found]
+
+
+def why_restarting(graph: RoleGraph, scopes: Mapping[str, Scope | None], restarted: Container[str]) -> dict[str, str]:
+    """Return for each role that restarts the first edge, domain or scope that leads to it, in words.
+
+    Args:
+        graph: The topology.
+        scopes: The roles that are hit, each with the scope of the policy that decides; None: their node is lost.
+        restarted: The roles that restart.
+    """
     reasons: dict[str, str] = {}
     for role, scope in scopes.items():
-        here = restart_set(graph, role, cause, scope)
-        why = _reasons(graph, role, cause, scope)
-        for name, extent in here.items():
-            before = extents.get(name)
-            # the reason of the role that is hit itself comes first
-            if before is None or (before, extent) == ("replica", "role") or (name == role and before == extent):
-                extents[name], reasons[name] = extent, why[name]
-    return {spec.name: extents[spec.name] for spec in graph.roles if spec.name in extents}, reasons
-
-
-def _reasons(graph: RoleGraph, role: str, cause: Cause, scope: Scope) -> dict[str, str]:
-    """Return each role that restarts when `role` does, with the first edge, domain or scope that leads to it."""
-    reasons = _walk(graph, {role: scope}, cause, [spec.name for spec in graph.roles], lambda *_: True)
-    if not graph.role(role).gang and (scope == "replica" or cause == "node_lost"):
-        edges = (edge for name in reasons for edge in followers(graph, name))
-        own = next((because for follower, because in edges if follower == role), "")
-        reasons[role] += f"; all of it restarts: {own}" if own else ""  # the replica brings the rest of it along
+        named = _by_scope(graph, graph.role(role), scope)
+        reasons |= {name: why for name, why in named.items() if name in restarted and name not in reasons}
+        if role in restarted:
+            reasons[role] = named[role]
+    todo = list(reasons)
+    for name in todo:  # grows while it is walked
+        for follower, because in [*followers(graph, name), *_addressed(graph, name)]:
+            if follower in restarted and follower not in reasons:
+                reasons[follower] = because
+                todo.append(follower)
     return reasons
 
 
-def _seeds(graph: RoleGraph, spec: RoleSpec, cause: Cause, scope: Scope) -> dict[str, str]:
+def _addressed(graph: RoleGraph, role: str) -> list[tuple[str, str]]:
+    """Return the roles that have the address of this one in their command or environment, each with that in words."""
+    text = f"it has the address of {role} in its command or env, which changes"
+    return [(spec.name, text) for spec, _ in graph.dependents(role) if role in spec.address_edges]
+
+
+def led_back(graph: RoleGraph, role: str, restarted: Container[str]) -> str:
+    """Return the edge or domain by which a restart leads back to all of the role, in words; empty if none does."""
+    edges = (edge for spec in graph.roles if spec.name in restarted for edge in followers(graph, spec.name))
+    return next((because for follower, because in edges if follower == role), "")
+
+
+def _by_scope(graph: RoleGraph, spec: RoleSpec, scope: Scope | None) -> dict[str, str]:
     """Return the roles that restart by the policy's scope alone, before edges are followed, with the reasons."""
-    if cause == "node_lost":
+    if scope is None:
         return {spec.name: "it ran there" + (", and a gang re-forms as one" if spec.gang else "")}
     of = "the policy" if spec.restart is None or scope == spec.restart.scope else "the wider policy"
     text = f'the scope of {of} of {spec.name} is "{scope}"'
@@ -66,114 +191,22 @@ def _seeds(graph: RoleGraph, spec: RoleSpec, cause: Cause, scope: Scope) -> dict
     return dict.fromkeys(names, text)
 
 
-def spared_of(graph: RoleGraph, scopes: Scopes, extents: Mapping[str, Extent], cause: Cause) -> dict[str, str]:
-    """Return the roles of the restart set that do not run then, and so do not restart, each with the reason.
+def followers(graph: RoleGraph, role: str) -> list[tuple[str, str]]:
+    """Return the roles to which a restart of `role` passes by one edge, each with the edge in words.
 
-    Such a role has not started yet or has succeeded already (R17), or only such roles lead to it.
-
-    Args:
-        graph: The topology.
-        scopes: The failing roles, each with the scope of the policy that decides.
-        extents: The restart set.
-        cause: Whether replicas fail or their node is lost.
+    Joint worlds, domains and gates with on_restart="restart" are such edges. A role may appear more than once.
     """
-    roles = list(scopes)
-    running = {name for name in extents if why_not_running(graph, name, roles) is None}
-    blocked: dict[str, str] = {}
-
-    def passes(name: str, follower: str) -> bool:
-        why = why_not_running(graph, follower, [*roles, name] if name in running else roles)
-        if why is not None:
-            blocked.setdefault(follower, why)
-        return why is None
-
-    reached = _walk(graph, scopes, cause, running, passes)
-    spared = {}
-    for name in extents:
-        why = why_not_running(graph, name, roles)
-        if why is None and name not in reached:
-            why = blocked.get(name, "only roles that do not run by then lead to it")
-        if why is not None:
-            spared[name] = why
-    return spared
+    found = []
+    groups: tuple[JointWorld | Domain, ...] = (*graph.worlds, *graph.domains)
+    for group in groups:
+        is_world = isinstance(group, JointWorld)
+        kind, then = ("world", ", which re-forms as one") if is_world else ("restart domain", "")
+        for name in group.roles if role in group.roles else ():
+            others = ", ".join(dict.fromkeys(other for other in group.roles if other != name))
+            found.append((name, f'it is in the {kind} "{group.name}" with {others}{then}'))
+    edges = [spec.name for spec, gate in graph.dependents(role) if gate.on_restart == "restart"]
+    return found + [(name, f'its gate on {role} says on_restart="restart"') for name in edges]
 
 
-def alone(graph: RoleGraph, scopes: Scopes, restarting: Iterable[str], cause: Cause) -> dict[str, str]:
-    """Return the failing roles of which only the failed replicas restart, each with the reason.
-
-    The restart table says the whole role where its restart leads back to it over other roles. That holds only while
-    one of the roles on the way runs.
-
-    Args:
-        graph: The topology.
-        scopes: The failing roles, each with the scope of the policy that decides.
-        restarting: The roles that restart.
-        cause: Whether replicas fail or their node is lost.
-    """
-    led_to = {follower for name in restarting for follower, _ in followers(graph, name)}
-    return {
-        role: _seeds(graph, graph.role(role), cause, scope)[role]
-        for role, scope in scopes.items()
-        if role not in led_to and not graph.role(role).gang and (cause == "node_lost" or scope == "replica")
-    }
-
-
-def uncertain(graph: RoleGraph, scopes: Scopes, extents: Mapping[str, Extent], cause: Cause) -> dict[str, str]:
-    """Return the roles of the restart set that restart only under a condition, each with the condition in words.
-
-    The condition is that other roles have succeeded before the failure: the topology alone does not say. The arguments
-    are those of `spared_of`.
-    """
-    done = {name for role in scopes for name in graph.to_succeed_before(role)}
-    open_for = {name: sorted(graph.to_succeed_before(name) - done) for name in extents}
-    certain = {name for name, waits in open_for.items() if not waits}
-    reached = _walk(graph, scopes, cause, certain, lambda _, follower: follower in certain)
-    found = {}
-    for name, waits in open_for.items():
-        if waits:
-            found[name] = f"if {' and '.join(waits)} {'has' if len(waits) == 1 else 'have'} succeeded by then"
-        elif name not in reached:
-            found[name] = "if what leads to it runs by then"
-    for name in alone(graph, scopes, [name for name in extents if name not in found], cause):
-        if extents[name] == "role":
-            found.setdefault(name, "the rest of it if what leads back to it runs by then")
-    return found
-
-
-def _walk(
-    graph: RoleGraph, scopes: Scopes, cause: Cause, running: Container[str], passes: Callable[[str, str], bool]
-) -> dict[str, str]:
-    """Return the roles that a restart reaches, each with the reason: the seeds, and what the edges lead to from there.
-
-    Args:
-        graph: The topology.
-        scopes: The failing roles, each with the scope of the policy that decides.
-        cause: Whether replicas fail or their node is lost.
-        running: The roles that run; seeds that are not among them are left out.
-        passes: Return whether a restart of the first role restarts the second.
-    """
-    seeds = (_seeds(graph, graph.role(role), cause, scope) for role, scope in scopes.items())
-    reached = {name: because for names in seeds for name, because in names.items() if name in running}
-    todo = list(reached)
-    for name in todo:  # grows while it is walked
-        for follower, because in followers(graph, name):
-            if follower not in reached and passes(name, follower):
-                reached[follower] = because
-                todo.append(follower)
-    return reached
-
-
-def why_not_running(graph: RoleGraph, name: str, running: Iterable[str]) -> str | None:
-    """Return in words why the role `name` cannot run while the roles in `running` do; None if it can.
-
-    Args:
-        graph: The topology.
-        name: The role.
-        running: Other roles that run.
-    """
-    for other in running:
-        if other in graph.to_succeed_before(name):
-            return f"it has not started by then: it waits for {other} to succeed"
-        if name in graph.to_succeed_before(other):
-            return f"it has succeeded by then, as {other} waits for that: it does not run again because of others"
-    return None
+def _window(policy: RestartPolicy) -> str:
+    return f" within {format_duration(policy.within_ns)}" if policy.within_ns is not None else ""
