@@ -83,8 +83,8 @@ def all_cases() -> list[Case]:
 
 # Scripts that are played once with each of these arguments: the ways in which they look at something.
 RANK_WAYS = """
-key get getenv in in_keys dict items values iterate copy union starred environb posix getenvb expandvars length format
-repr equal match setdefault pop popitem C proc subprocess system
+key get getenv in in_keys dict items values iterate copy deepcopy union starred environb posix getenvb expandvars length
+format repr equal match setdefault pop popitem C proc subprocess system
 """
 FILE_WAYS = """
 exists isfile path stat lstat glob listdir scandir walk iterdir access open size dir_fd readlink realpath statvfs ctypes
