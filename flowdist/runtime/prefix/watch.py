@@ -163,7 +163,7 @@ class Watch:
     def _wrap(self, name: str, before: Callable[..., object]) -> None:
         if (function := getattr(os, name, None)) is not None:
             self._kept[name] = function
-            setattr(os, name, _Wrapper(self, name, function, before))
+            setattr(os, name, _Wrapper(self, "os", name, function, before))
 
     def _on_question(self, name: str, *args: object, **named: object) -> None:
         if not caller.is_import():
@@ -221,7 +221,7 @@ class Watch:
         function = getattr(module, name, None)
         if function is None:
             return
-        wrapper: Any = _Wrapper(self, name, function, before or self._on_call)
+        wrapper: Any = _Wrapper(self, module.__name__, name, function, before or self._on_call)
         if isinstance(module, type):  # a function is bound where it is an attribute of a class; no wrapper is
             as_object = wrapper
             wrapper = lambda *args, **named: as_object(*args, **named)  # noqa: E731, PLW0108
@@ -314,8 +314,11 @@ class Watch:
 class _Wrapper:
     """A function of `os` that is called after a look at the call. It equals the function: sets of functions have it."""
 
-    def __init__(self, watch: Watch, name: str, function: Callable[..., Any], before: Callable[..., object]) -> None:
+    def __init__(
+        self, watch: Watch, holder: str, name: str, function: Callable[..., Any], before: Callable[..., object]
+    ) -> None:
         self._watch, self._name, self._function, self._before = watch, name, function, before
+        self._holder = holder
         self.__name__ = self.__qualname__ = name
         self.__doc__ = function.__doc__
         self.__module__ = getattr(function, "__module__", None) or "posix"
@@ -335,8 +338,24 @@ class _Wrapper:
     def __repr__(self) -> str:
         return repr(self._function)
 
-    def __reduce__(self) -> str:
-        return self._name
+    def __reduce__(self) -> tuple[object, ...]:
+        return getattr, (_Module(self._holder, self._name), self._name)
+
+    def __copy__(self) -> _Wrapper:
+        return self
+
+    def __deepcopy__(self, memo: object) -> _Wrapper:
+        return self
+
+
+class _Module:
+    """A module for pickles, which is imported where it is loaded from one."""
+
+    def __init__(self, name: str, part: str) -> None:
+        self._name, self._part = name, part
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return __import__, (self._name, None, None, [self._part])
 
 
 def _as_importlib(function: Any) -> Any:
