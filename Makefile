@@ -74,7 +74,7 @@ newest: $(NEWEST_PYTHON)  ## the newest torch and frameworks, without constraint
 		--editable '.[dev,frameworks]' datasets pyarrow
 	$(NEWEST_PYTHON) tools/versions.py
 	$(NEWEST_PYTHON) -m pytest -q -n 2 --dist worksteal tests/torchrun tests/frameworks
-	test ! -d tests/oracle || $(NEWEST_PYTHON) -m tests.oracle
+	$(NEWEST_PYTHON) -m tests.oracle
 	$(NEWEST_PYTHON) benchmarks/recovery.py --rows none --trials $(TIMES)
 
 WORDS ?=

@@ -83,18 +83,22 @@ def all_cases() -> list[Case]:
 
 # Scripts that are played once with each of these arguments: the ways in which they look at something.
 RANK_WAYS = """
-key get getenv in in_keys dict items values iterate copy union starred environb posix getenvb expandvars length format
-repr equal match setdefault pop popitem C proc subprocess system
+key get getenv in in_keys dict items values iterate copy deepcopy union starred environb posix getenvb expandvars length
+format repr equal match setdefault pop popitem C proc subprocess system
 """
 FILE_WAYS = """
 exists isfile path stat lstat glob listdir scandir walk iterdir access open size dir_fd readlink realpath statvfs ctypes
 """
 READ_WAYS = "fopen sqlite fileio os_open relative mapped codecs resources linecache"
+FOLDER_WAYS = "getmtime stat pathlib scandir readlink realpath resolve descriptor fwalk"
+DRAWN_WAYS = "torch_seed generator uuid1 ssl native kernel"
 LOOK_WAYS = "mtime samefile resolve which rglob descriptor stat_folder isdir mode usage"
 WAYS = {
     "environment/rank_ways": RANK_WAYS.split(),
     "files/checkpoint_appears": FILE_WAYS.split(),
     "files/looked_at": LOOK_WAYS.split(),
+    "files/newest_folder": FOLDER_WAYS.split(),
+    "randomness/drawn_past_python": DRAWN_WAYS.split(),
     "files/read_by_c": READ_WAYS.split(),
 }
 # Without it, a restarted rank under torchrun reads addresses of the attempt before and connects to nobody.

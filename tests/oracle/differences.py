@@ -66,10 +66,10 @@ def _without_unbuffered(left: list[Any], right: list[Any]) -> bool:
 
 @_of_lists
 def _appended(left: list[Any], right: list[Any]) -> bool:
-    (*before, flags, kind), (*after, appending, same) = left, right
+    (before, _, flags, kind), (after, _, appending, same) = left, right  # without the position: see surroundings.py
     return (
         before == after
-        and str(before[0]).startswith("<log>")
+        and str(before).startswith("<log>")
         and kind == same
         and int(appending, 8) == int(flags, 8) | 0o2000
     )
@@ -84,6 +84,31 @@ def _dies_with_parent(left: list[Any], right: list[Any]) -> bool:
 def _of_hooks(left: list[Any], right: list[Any]) -> bool:
     more = [path for path in right if path not in left]
     return set(left) <= set(right) and all("/lib-dynload/" in path or "/libffi" in path for path in more)
+
+
+@_of_lists
+def _more_modules(left: list[Any], right: list[Any]) -> bool:
+    later, more = iter(right), set(right) - set(left)
+    kept_in_order = all(name in later for name in left)
+    return kept_in_order and any(name.startswith(("torch._dynamo", "flowdist.")) for name in more)
+
+
+@_of_lists
+def _more_filters(left: list[Any], right: list[Any]) -> bool:
+    return [one for one in right if one in left] == left and all(
+        "sympy" in str(one) for one in right if one not in left
+    )
+
+
+@_of_lists
+def _of_decimals(left: list[Any], right: list[Any]) -> bool:
+    return sorted([*left, "decimal_context"]) == right
+
+
+@_of_lists
+def _more_libraries(left: list[Any], right: list[Any]) -> bool:
+    more = set(right) - set(left)
+    return set(left) <= set(right) and all("/site-packages/" in path or "/lib-dynload/" in path for path in more)
 
 
 @_of_lists
@@ -102,6 +127,14 @@ def _begins_with_boot(left: str, right: str) -> bool:
 
 def _one_more(left: str, right: str) -> bool:
     return left.isdigit() and right.isdigit() and int(right) == int(left) + 1
+
+
+def _few_more(left: str, right: str) -> bool:
+    return left.isdigit() and right.isdigit() and 0 < int(right) - int(left) < 6
+
+
+def _is_there(left: str, right: str) -> bool:
+    return left in (MISSING, json.dumps("None NoneType"))
 
 
 def _is_wrapped(left: str, right: str) -> bool:
@@ -187,7 +220,7 @@ NAMED = (
         "watched threads",
         WARM,
         "and those of threads are wrapped",
-        r"functions: (threading|random|numpy\.random)\..*",
+        r"functions: (threading|time|random|numpy\.random)\..*",
         _is_wrapped,
     ),
     Named(
@@ -209,8 +242,30 @@ NAMED = (
         "the clock",
         WARM,
         "**Time that is read before the split is that of the first start**",
-        r"own: (by_time|by_counter|by_clock)",
+        r"own: (by_time|by_counter|by_clock|by_date)",
         _is_shared,
+    ),
+    Named(
+        "numbers of compiled code",
+        WARM,
+        "**Entropy that compiled code draws by itself**",
+        "own: by_compiled",
+        _is_shared,
+    ),
+    Named("a template's pipe", WARM, "has one open pipe more, above 700", r"files: 7\d\d", _added),
+    *(
+        Named(
+            "late imports", WARM, "are in `sys.modules` earlier, with what their import leaves behind", subjects, fits
+        )
+        for subjects, fits in (
+            ("modules", _more_modules),
+            ("warnings", _more_filters),
+            ("contextvars", _of_decimals),
+            ("libraries", _more_libraries),
+            ("atexit", _few_more),
+            (r"decimal|numpy\.random|functions: numpy\.random\.default_rng", _is_there),
+            ("files: tmp/torchinductor_root", _added),
+        )
     ),
     Named("shared memory", WARM, "(`gc.get_freeze_count()`)", "gc frozen", _is(False, True)),
 )

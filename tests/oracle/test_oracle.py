@@ -117,6 +117,9 @@ def test_a_name_fits_its_own_difference_alone() -> None:
     assert not named("ranked: MASTER_ADDR", "localhost", "elsewhere")
     assert named("orig_argv", ["python", "-u", "train.py"], ["python", "train.py"])
     assert not named("orig_argv", ["python", "-u", "train.py"], ["python", "other.py"])
+    assert named("modules", ["a", "b"], ["torch._dynamo", "a", "b"])
+    assert not named("modules", ["a", "b"], ["torch._dynamo", "b", "a"])
+    assert not named("modules", ["a"], ["a", "helper"])
     assert not named("umask", 18, 0)
     assert not named("own: name", "a", "b")
 

@@ -275,11 +275,9 @@ def test_arguments_that_differ_are_those_of_each_worker(spawning: Spawning) -> N
 SLOW = (
     RANK
     + """
-import hashlib, time
-before = time.process_time()
-while time.process_time() - before < 0.4:
-    hashlib.sha256(b'x' * 10000)
-at = time.perf_counter_ns()
+from datetime import datetime
+sum(range(40_000_000))
+at = datetime.now()  # nobody sees this clock being read
 print('computed', at)
 print('attempt', os.environ['MASTER_PORT'])
 """
@@ -295,6 +293,22 @@ def test_a_restart_goes_on_where_its_rank_has_begun_to_act(spawning: Spawning) -
         assert (first.splitlines()[1], second.splitlines()[1]) == ("attempt 1", "attempt 2")
     assert firsts[0] != firsts[1]
     assert outs(spawning, "slow.py", "7", MASTER_PORT="2")[0].splitlines()[0] != firsts[0].splitlines()[0]
+
+
+def test_a_clock_that_is_read_after_the_rank_is_read_again_in_a_restart(spawning: Spawning) -> None:
+    write(spawning.folder, "deadline", RANK + "sum(range(40_000_000))\nimport time\nprint(time.monotonic())\n")
+    (first,), (second,) = (outs(spawning, "deadline.py", "0", MASTER_PORT=port) for port in "12")
+    assert float(first) < float(second)
+
+
+def test_output_goes_to_the_log_through_descriptors_that_were_copied_before_the_split(spawning: Spawning) -> None:
+    early = "import os\ncopy = os.dup(1)\nos.write(copy, b'early\\n')\nos.dup2(os.open(os.devnull, os.O_WRONLY), 1)\n"
+    write(
+        spawning.folder,
+        "copies",
+        early + RANK + "print('hidden', flush=True)\nos.write(copy, b'late ' + rank.encode())",
+    )
+    assert outs(spawning, "copies.py") == ["early\nlate 0", "early\nlate 1"]
 
 
 def test_the_template_of_a_rank_is_no_child_of_the_worker(spawning: Spawning) -> None:

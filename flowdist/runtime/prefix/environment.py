@@ -105,6 +105,10 @@ class Environment(dict):  # type: ignore[type-arg]
         data: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]
         return data
 
+    def __reduce_ex__(self, protocol: object) -> tuple[object, ...]:
+        """Be copied, as `copy.deepcopy(os.environ)` does, as a plain dictionary."""
+        return dict, (dict(self._read_all()),)
+
     def __setitem__(self, key: bytes, value: bytes) -> None:
         if key in self.guarded and self.get_known(key) != value:
             self.on_conflict()

@@ -1,9 +1,9 @@
 """Observations: what a script has read before its split, which has to be the same in a restart.
 
-A file counts as the same if its size, its time of change and its inode are. Of a folder that modules are imported from
-the entries count that could be a module which the script has imported, or has tried to import, and of one in which
-importlib.metadata has looked for packages those that say what is installed: a checkpoint beside the script changes
-nothing. Time, process ids and what /proc and /sys say are not observed.
+A file counts as the same if its size, its times of change, its mode and its inode are. Of a folder that modules are
+imported from the entries count that could be a module which the script has imported, or has tried to import, and of one
+in which importlib.metadata has looked for packages those that say what is installed: a checkpoint beside the script
+changes nothing. Time, process ids and what /proc and /sys say are not observed.
 """
 
 from __future__ import annotations
@@ -17,39 +17,37 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _LIVE = ("/proc/", "/sys/", "/dev/")
-_MISSING = ""
+_MEMORY = "/dev/shm/"  # files all the same
+_MISSING, _FOLDER, _MADE = "", "folder", "made"  # no mark of an existing thing is `_MADE`
 _PACKAGES = (".dist-info", "egg-info")
 
 Mark = str
 
 
 class Observations:
-    """The files, folders and modules that were read, each with a mark that changes when it does."""
+    """Files, folders and modules that were read, each with a mark that changes when it does."""
 
     def __init__(self) -> None:
-        self._files: dict[str, Mark] = {}
-        self._folders: dict[str, Mark] = {}
-        self._packages: dict[str, Mark] = {}
+        self._seen: dict[tuple[str, str], Mark] = {}  # by what was asked, and path
         self._names: set[str] = set()  # first parts of the names of modules that were looked for
         self._path: list[tuple[str, Mark]] = []  # sys.path and its folders, as they are at the split
 
-    def note_file(self, path: str) -> None:
-        """Note that a file was read, or looked for. Only the first time counts."""
-        path = posix.getcwd() + "/" + path if not path.startswith("/") else path
-        if path not in self._files and not path.startswith(_LIVE):
-            self._files[path] = _mark(path)
+    def note(self, asked: str, path: str) -> None:
+        """Note that something was read, or looked for. Only the first time counts.
 
-    def note_folder(self, path: str) -> None:
-        """Note that a folder was listed. Only the first time counts."""
+        Args:
+            asked: What of it matters, a key of `MARKS`.
+            path: Where it is.
+        """
         path = posix.getcwd() + "/" + path if not path.startswith("/") else path
-        if path not in self._folders and not path.startswith(_LIVE):
-            self._folders[path] = _listing(path, None)
+        if (asked, path) not in self._seen and (not path.startswith(_LIVE) or path.startswith(_MEMORY)):
+            self._seen[asked, path] = MARKS[asked](path)
 
-    def note_packages(self, path: str) -> None:
-        """Note that a folder was searched for installed packages. Only the first time counts."""
+    def note_made(self, path: str) -> None:
+        """Note that a folder is made: it has to be there in a restart. One that was missed before is another answer."""
         path = posix.getcwd() + "/" + path if not path.startswith("/") else path
-        if path not in self._packages:
-            self._packages[path] = _packages(path)
+        is_known = self._seen.get(("file", path), _FOLDER) == _FOLDER
+        self._seen["file", path] = _FOLDER if is_known else _MADE
 
     def note_module(self, name: str) -> None:
         """Note that a module is looked for."""
@@ -62,50 +60,79 @@ class Observations:
             spec = getattr(module, "__dict__", {}).get("__spec__")
             origin = getattr(spec, "origin", None)
             if getattr(spec, "has_location", False) and isinstance(origin, str):
-                self.note_file(origin)
+                self.note("file", origin)
         folders = [folder for folder in sys.path if isinstance(folder, str)]
-        self._path = [(folder, _listing(folder or ".", self._names)) for folder in folders]
+        self._path = [(folder, _names(folder or ".", self._names)) for folder in folders]
 
     def changed(self) -> str:
         """Return the path of something that has changed since it was read; empty if nothing has."""
-        for path, mark in self._files.items():
-            if _mark(path) != mark:
-                return path
-        for path, mark in self._folders.items():
-            if _listing(path, None) != mark:
-                return path
-        for path, mark in self._packages.items():
-            if _packages(path) != mark:
+        for (asked, path), mark in self._seen.items():
+            if MARKS[asked](path) != mark:
                 return path
         for path, mark in self._path:
-            if _listing(path or ".", self._names) != mark:
+            if _names(path or ".", self._names) != mark:
                 return path or posix.getcwd()
         return ""
 
 
-def _mark(path: str) -> Mark:
+def _file(path: str) -> Mark:
     try:
         found = posix.stat(path)
     except (OSError, ValueError):
         return _MISSING
-    if stat.S_ISDIR(found.st_mode):
-        return "folder"
-    return f"{found.st_size} {found.st_mtime_ns} {found.st_ino} {found.st_mode}"
+    return _FOLDER if stat.S_ISDIR(found.st_mode) else _text(found)
 
 
-def _listing(path: str, names: set[str] | None) -> Mark:
-    """Return the sorted entries of a folder; with `names`, only those that may be a module of such a name."""
-    return _entries(path, lambda entry: names is None or entry.partition(".")[0] in names)
+def _status(path: str) -> Mark:
+    """Return the mark of a file, or of a folder, which changes with each entry that comes or goes."""
+    try:
+        return _text(posix.stat(path))
+    except (OSError, ValueError):
+        return _MISSING
+
+
+def _text(found: posix.stat_result) -> Mark:
+    return f"{found.st_size} {found.st_mtime_ns} {found.st_ctime_ns} {found.st_ino} {found.st_mode}"
+
+
+def _link(path: str) -> Mark:
+    try:
+        return posix.readlink(path)
+    except (OSError, ValueError):
+        return _MISSING
+
+
+def _folder(path: str) -> Mark:
+    return _names(path, None)
+
+
+def _entries(path: str) -> Mark:
+    return "/".join(f"{name} {_status(f'{path}/{name}')}" for name in _folder(path).split("/"))
+
+
+def _names(path: str, wanted: set[str] | None) -> Mark:
+    """Return the sorted entries of a folder; with `wanted`, only those that may be a module of such a name."""
+    return _listed(path, lambda entry: wanted is None or entry.partition(".")[0] in wanted)
 
 
 def _packages(path: str) -> Mark:
     """Return the sorted entries of a folder that say which packages are installed there."""
-    return _entries(path, lambda entry: entry.lower().endswith(_PACKAGES))
+    return _listed(path, lambda entry: entry.lower().endswith(_PACKAGES))
 
 
-def _entries(path: str, counts: Callable[[str], bool]) -> Mark:
+def _listed(path: str, counts: Callable[[str], bool]) -> Mark:
     try:
         entries = posix.listdir(path)
     except OSError:
-        return _mark(path)  # missing, or a zip file
+        return _file(path)  # missing, or a zip file
     return "/".join(sorted(filter(counts, entries)))
+
+
+MARKS: dict[str, Callable[[str], Mark]] = {
+    "file": _file,
+    "status": _status,
+    "link": _link,
+    "folder": _folder,
+    "entries": _entries,
+    "packages": _packages,
+}

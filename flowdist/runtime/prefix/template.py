@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import _socket
 import atexit
-import fcntl
 import gc
 import marshal
 import os
@@ -35,9 +34,9 @@ from flowdist.runtime.prefix import fork_safety
 from flowdist.runtime.prefix.arguments import watch as watch_arguments
 from flowdist.runtime.prefix.caller import is_imported
 from flowdist.runtime.prefix.late import Late
-from flowdist.runtime.prefix.link import HIGH_FD, VARIABLE, Link, pair
+from flowdist.runtime.prefix.link import VARIABLE, Link, pair
 from flowdist.runtime.prefix.watch import Watch
-from flowdist.runtime.prefix.worker import OUTPUT, Start, become_worker, count_steps, die_with_parent
+from flowdist.runtime.prefix.worker import OUTPUT, Output, Start, become_worker, count_steps, die_with_parent, high_copy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,6 +73,7 @@ class Prefix:
         self._opener = 0  # of the pipe to the template of this rank
         self._link = Link(_socket.socket(fileno=given["fd"]))
         self._own_umask = posix.umask(given["umask"])
+        self._output = Output()
         self._late = Late(given["late"])
         self._children: dict[int, tuple[int, int]] = {}  # ids and pids of workers by pidfd
         self._checked: tuple[str | None, float] = None, 0.0  # a generation, and when its first worker was asked for
@@ -97,7 +97,7 @@ class Prefix:
         watch.observations.close()
         start = self._with_late_imports(why)
         watch.environment.settle(start.variables, self._given["of_start"])
-        become_worker(start, watch)
+        become_worker(start, watch, self._output)
         self._start, self._began_s = start, time.process_time()
         watch.environment.guarded, watch.environment.on_conflict = self._late.read, self._begin_again
         watch.rearm(self._act)
@@ -105,7 +105,7 @@ class Prefix:
     def _begin_again(self) -> NoReturn:
         """Have this worker forked anew without late imports: it changes what they have read, and has done nothing."""
         self._watch.is_on = False
-        self._start.undo_output()
+        self._output.undo(self._start)
         self._link.send("again", self._start.id)
         posix._exit(0)
 
@@ -120,9 +120,10 @@ class Prefix:
                 start = self._leave_template(why) or start
         watch.stop(start.variables)
         if start is not self._start:
-            become_worker(start, watch)
+            become_worker(start, watch, self._output)
         count_steps(self._at_first_step)
         self._late.guard()
+        self._output.close()
         self._link.close()
 
     def _leave_template(self, why: str) -> Start | None:
@@ -132,7 +133,7 @@ class Prefix:
         """
         ours, theirs = pair()
         first_step, opener = posix.pipe()
-        ends = [posix.fstat(log).st_size for log in OUTPUT]
+        ends = self._output.sizes()
         between = fork_safety.fork()
         if between:
             posix.waitpid(between, 0)
@@ -140,7 +141,7 @@ class Prefix:
             for link in (ours, theirs):
                 link.close()
             posix.close(first_step)
-            self._opener = fcntl.fcntl(opener, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
+            self._opener = high_copy(opener)
             posix.close(opener)
             return None
         posix.setsid()  # before the worker goes on, whose group is killed when it ends
@@ -152,7 +153,7 @@ class Prefix:
         self._link, self._children = theirs, {}
         try:
             self._watch.observations.close()
-            self._start.keep_output(ends)
+            self._output.keep(self._start, ends)
             return self._serve(why, first_step)
         except BaseException:  # it must not reach the script, which runs in the worker
             posix._exit(1)

@@ -24,6 +24,7 @@ from flowdist.runtime.prefix.observations import Observations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from types import FrameType
     from typing import Any
 
 # Audit events (docs.python.org/3/library/audit_events.html) by which a program acts on the world.
@@ -52,9 +53,11 @@ OF_PROCESS = (
     "getpgid",
     "getsid",
     "sched_getaffinity",
+    "times",
 )  # differ from rank to rank
 LOOKS = ("stat", "lstat", "access", "readlink")
-ENTROPY = ("/dev/urandom", "/dev/random")
+TIMES = ("getmtime", "getctime", "getatime")  # functions of os.path that ask for more than whether a folder is there
+ENTROPY = ("/dev/urandom", "/dev/random", "/proc/sys/kernel/random/")
 FOLDERS = ("os.listdir", "os.scandir")
 OF_ITSELF = ("/proc/self", "/proc/thread-self", f"/proc/{posix.getpid()}", "/dev/fd", "/dev/std")
 NO_FILES = ("/dev/null", "/dev/zero")
@@ -65,10 +68,20 @@ SPLITTING = {
     "torch._C": ("_cuda_init", "_cuda_getDeviceCount"),
     "_socket": ("socketpair",),
     "signal": WAITS,
-    "time": ("sleep",),
+    "time": ("sleep", "process_time", "process_time_ns", "thread_time", "thread_time_ns"),
+    "resource": ("getrusage",),
     "select": ("select", "poll", "epoll"),
+    "uuid": ("uuid1",),
+    "ssl": ("RAND_bytes",),
+    "threading": ("get_native_id",),
 }
-SEEDS = {"random": "seed", "numpy.random.mtrand": "seed"}  # functions that seed a global generator, by module
+# Reading the clock is the first act of a worker: a restart from the template of its rank reads it again.
+CLOCKS = (
+    *("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "clock_gettime"),
+    *("clock_gettime_ns", "localtime", "gmtime", "ctime", "asctime", "strftime"),
+)
+# Functions that seed a global generator, by module.
+SEEDS = {"random": "seed", "numpy.random.mtrand": "seed", "torch.random": "seed"}
 WRITES = os.O_WRONLY | os.O_RDWR
 
 
@@ -92,18 +105,15 @@ class Watch:
         self.observations, self.generators = Observations(), Generators()
         self.environment: Environment
         self.environment, self._data = watch_environment(unknown, self.split)
-        self._is_busy = False
+        self._is_busy = self._is_worker = False
         self._kept: dict[str, Any] = {}
-        self._kept_functions: list[tuple[Any, str, Any]] = []
+        self._kept_functions: list[tuple[Any, str, Any, Any]] = []  # with what stands in their place
         self.authkey = b""
         _Hook.call = self._audit
         for name in THREADS:
             self._wrap_function(_thread, name)
-        if "threading" in sys.modules:
-            self._wrap_function(sys.modules["threading"].Thread, "start")
-        for module in SPLITTING.keys() & sys.modules.keys():
-            for name in SPLITTING[module]:
-                self._wrap_function(sys.modules[module], name)
+        for name in {*SPLITTING, "time", "threading"} & sys.modules.keys():
+            self._wrap_module(name, sys.modules[name])
         for name in SILENT_EFFECTS:
             self._wrap(name, lambda name, *args, **named: self.act(f"it calls os.{name}"))
         for name in OF_PROCESS:
@@ -117,7 +127,7 @@ class Watch:
 
     def rearm(self, split: Callable[[str], None]) -> None:
         """Watch again, in a worker: `split` is called at its own first act. What was observed stays observed."""
-        self._split, self.is_on, self._is_busy = split, True, False
+        self._split, self.is_on, self._is_busy, self._is_worker = split, True, False, True
 
     def stop(self, values: dict[str, str]) -> None:
         """Take all hooks away, and give this process, a worker, its variables.
@@ -131,11 +141,13 @@ class Watch:
         for name, function in self._kept.items():
             if isinstance(getattr(os, name), _Wrapper):
                 setattr(os, name, function)
-        for module, name, function in self._kept_functions:
-            setattr(module, name, function)
-            for holder in [sys.modules.get("threading")]:  # it has taken the functions of _thread over
-                if holder is not None and vars(holder).get(f"_{name}", function) is not function:
-                    setattr(holder, f"_{name}", function)
+        for module, name, function, wrapper in self._kept_functions:
+            above = getattr(module, "__name__", "").rpartition(".")[0]
+            # threading has taken the functions of _thread over, packages those of their modules.
+            holders = [(module, name), (sys.modules.get("threading"), f"_{name}"), (sys.modules.get(above), name)]
+            for holder, own_name in holders:
+                if holder is not None and vars(holder).get(own_name) is wrapper:  # else the script has changed it
+                    setattr(holder, own_name, function)
         self.environment.give(values, self._data)
 
     def split(self, why: str) -> None:
@@ -152,7 +164,7 @@ class Watch:
     def _wrap(self, name: str, before: Callable[..., object]) -> None:
         if (function := getattr(os, name, None)) is not None:
             self._kept[name] = function
-            setattr(os, name, _Wrapper(self, name, function, before))
+            setattr(os, name, _Wrapper(self, "os", name, function, before))
 
     def _on_question(self, name: str, *args: object, **named: object) -> None:
         if not caller.is_import():
@@ -160,14 +172,17 @@ class Watch:
 
     def _on_look(self, name: str, path: object = "", *args: object, **named: object) -> None:
         if isinstance(path, (str, bytes)) or hasattr(path, "__fspath__"):
-            self._note(os.fsdecode(path), self.observations.note_file)
+            has_times = name in ("stat", "lstat") and _asks_for_times()
+            self._note("status" if has_times else "file", os.fsdecode(path))
+            if name in ("lstat", "readlink"):
+                self._note("link", os.fsdecode(path))
 
-    def _note(self, path: str, note: Callable[[str], None]) -> None:
+    def _note(self, asked: str, path: str) -> None:
         """Note that a path is read. If it says something about this process alone, this is the split."""
         if path.startswith(OF_ITSELF) and not caller.is_import():
             self.act(f"it reads {path}")
         else:
-            note(path)
+            self.observations.note(asked, path)
 
     def _import(self, name: str, import_: object) -> Any:
         frame = sys._getframe().f_back
@@ -184,11 +199,7 @@ class Watch:
     def _after_import(self, name: str, module: Any, is_from_user: bool) -> None:
         if name == "multiprocessing.process":
             self.authkey = bytes(module.current_process().authkey)
-        elif name == "threading":
-            self._wrap_function(module.Thread, "start")  # a fork amid it would lose the thread
-        elif name in SPLITTING:
-            for function in SPLITTING[name]:
-                self._wrap_function(module, function)
+        self._wrap_module(name, module)
         if name in GENERATORS:
             self.generators.note_first()
         if name in SEEDS:
@@ -198,19 +209,33 @@ class Watch:
         if is_from_user and caller.is_installed(getattr(module, "__file__", None) or "<frozen "):
             self.generators.after_import()
 
+    def _wrap_module(self, name: str, module: Any) -> None:
+        for function in SPLITTING.get(name, ()):
+            self._wrap_function(module, function)
+        if name == "threading":
+            self._wrap_function(module.Thread, "start")  # a fork amid it would lose the thread
+        elif name == "time":
+            for function in CLOCKS:
+                self._wrap_function(module, function, self._on_clock)
+
     def _wrap_function(self, module: Any, name: str, before: Callable[..., object] | None = None) -> None:
         function = getattr(module, name, None)
         if function is None:
             return
-        self._kept_functions.append((module, name, function))
-        wrapper = _Wrapper(self, name, function, before or self._on_call)
-        is_method = isinstance(module, type)  # a function is bound where it is an attribute of a class; no wrapper is
-        as_method = lambda *args, **named: wrapper(*args, **named)  # noqa: E731, PLW0108
-        setattr(module, name, as_method if is_method else wrapper)
+        wrapper: Any = _Wrapper(self, module.__name__, name, function, before or self._on_call)
+        if isinstance(module, type):  # a function is bound where it is an attribute of a class; no wrapper is
+            as_object = wrapper
+            wrapper = lambda *args, **named: as_object(*args, **named)  # noqa: E731, PLW0108
+        self._kept_functions.append((module, name, function, wrapper))
+        setattr(module, name, wrapper)
 
     def _on_call(self, name: str, *args: object, **named: object) -> None:
         if name.startswith("_cuda") or not caller.is_import():  # libraries try at their import what the system can do
             self.act(f"it calls {name}")
+
+    def _on_clock(self, name: str, *args: object, **named: object) -> None:
+        if self._is_worker:
+            self._on_call(name)
 
     def _on_seed_of_one(self, name: str, generator: object, *args: object, **named: object) -> None:
         self._on_seed(name, *args, **named)
@@ -246,10 +271,7 @@ class Watch:
             if getattr(sys.modules.get("sitecustomize"), "__file__", "").startswith(caller.OWN):
                 del sys.modules["sitecustomize"]
         elif event in FOLDERS:
-            if args[0] is None or isinstance(args[0], (str, bytes)) or hasattr(args[0], "__fspath__"):
-                is_search = frame is not None and caller.is_search_for_packages(frame)
-                note = self.observations.note_packages if is_search else self.observations.note_folder
-                self._note(os.fsdecode(args[0] or "."), note)
+            self._on_listing(event, args[0], frame)
         elif event == "os.mkdir":
             self._on_mkdir(args[0])
         elif event in EFFECTS:
@@ -268,27 +290,43 @@ class Watch:
         if _is_write(file, mode, flags):
             if not may_write and not caller.is_in("_get_default_tempdir", "/tempfile.py"):
                 self.act(f"it opens {path} for writing")
-        elif path in ENTROPY:
+        elif path.startswith(ENTROPY):
             self._on_question(f"open({path!r})")
         elif _is_odd(path):
             self.act(f"it opens {path}")
         else:
-            self._note(path, self.observations.note_file)
+            self._note("file", path)
+
+    def _on_listing(self, event: str, path: Any, frame: FrameType | None) -> None:
+        """Note a folder that is listed: by the user's `os.scandir` with times, by importlib.metadata for packages."""
+        if path is not None and not isinstance(path, (str, bytes)) and not hasattr(path, "__fspath__"):
+            return
+        asked = "folder"
+        if frame is not None and caller.is_search_for_packages(frame):
+            asked = "packages"
+        elif event == "os.scandir" and frame is not None and caller.is_user(frame):
+            asked = "entries"
+        self._note(asked, os.fsdecode(path or "."))
 
     def _on_mkdir(self, path: object) -> None:
         """Note a folder that is made only if it is not there, as each rank would make it; else this is the split."""
         name = os.fsdecode(path)  # type: ignore[arg-type]
         if _is_folder(name):
-            self.observations.note_file(name)
-        elif not _is_any_rank_enough():
+            self.observations.note("file", name)
+        elif _is_any_rank_enough():
+            self.observations.note_made(name)
+        else:
             self.act(f"it makes the folder {name}")
 
 
 class _Wrapper:
     """A function of `os` that is called after a look at the call. It equals the function: sets of functions have it."""
 
-    def __init__(self, watch: Watch, name: str, function: Callable[..., Any], before: Callable[..., object]) -> None:
+    def __init__(
+        self, watch: Watch, holder: str, name: str, function: Callable[..., Any], before: Callable[..., object]
+    ) -> None:
         self._watch, self._name, self._function, self._before = watch, name, function, before
+        self._holder = holder
         self.__name__ = self.__qualname__ = name
         self.__doc__ = function.__doc__
         self.__module__ = getattr(function, "__module__", None) or "posix"
@@ -308,8 +346,24 @@ class _Wrapper:
     def __repr__(self) -> str:
         return repr(self._function)
 
-    def __reduce__(self) -> str:
-        return self._name
+    def __reduce__(self) -> tuple[object, ...]:
+        return getattr, (_Module(self._holder, self._name), self._name)
+
+    def __copy__(self) -> _Wrapper:
+        return self
+
+    def __deepcopy__(self, memo: object) -> _Wrapper:
+        return self
+
+
+class _Module:
+    """A module for pickles, which is imported where it is loaded from one."""
+
+    def __init__(self, name: str, part: str) -> None:
+        self._name, self._part = name, part
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return __import__, (self._name, None, None, [self._part])
 
 
 def _as_importlib(function: Any) -> Any:
@@ -346,12 +400,24 @@ def _is_folder(path: str) -> bool:
 
 
 def _is_odd(path: str) -> bool:
-    """Return whether a path leads to something that is no file, folder or device, such as a named pipe."""
+    """Return whether a path leads to something that is no file or device, such as a named pipe.
+
+    What is asked of a folder by its descriptor, nobody sees.
+    """
     try:
         mode = posix.stat(path).st_mode
     except (OSError, ValueError):
         return False
-    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or path.startswith(("/dev/nvidia", "/dev/tty", "/dev/pts"))
+    is_odd = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISDIR(mode)
+    return is_odd or path.startswith(("/dev/nvidia", "/dev/tty", "/dev/pts"))
+
+
+def _asks_for_times() -> bool:
+    """Return whether the function that has called one of `os` wants to know more than whether something is there."""
+    frame = sys._getframe(3)  # below are _on_look and _Wrapper.__call__
+    while frame.f_back is not None and "/pathlib" in frame.f_code.co_filename and frame.f_code.co_name == "stat":
+        frame = frame.f_back
+    return frame.f_code.co_name in TIMES or caller.is_user(frame)
 
 
 def _in_words(event: str, args: tuple[Any, ...]) -> str:

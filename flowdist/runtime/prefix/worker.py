@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import _ctypes
+import fcntl
 import os
 import posix
 import sys
 
 from flowdist.runtime.prefix import fork_safety
+from flowdist.runtime.prefix.link import HIGH_FD
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     from flowdist.runtime.prefix.watch import Watch
@@ -73,24 +75,70 @@ class Start:
         except OSError:
             return
 
-    def keep_output(self, ends: list[int]) -> None:
-        """In a template that this worker has left, have what the worker had written in files of its own.
+
+class Output:
+    """The files of standard output and error of this process, with descriptors of flowdist's own.
+
+    The script may have moved, copied or closed its descriptors 1 and 2 before its split.
+    """
+
+    def __init__(self) -> None:
+        self._own = [high_copy(fd) for fd in OUTPUT]
+
+    def sizes(self) -> list[int]:
+        """Return the sizes of the files."""
+        return [posix.fstat(own).st_size for own in self._own]
+
+    def give(self, logs: list[int]) -> None:
+        """Write what is in the files to `logs` too, and have the script write there from now on."""
+        for own, log in zip(self._own, logs, strict=True):
+            _copy(own, log)
+        self._lead_to(logs)
+
+    def keep(self, start: Start, ends: list[int]) -> None:
+        """In a template that a worker has left, have what the worker had written in files of its own.
 
         Args:
+            start: The request for the worker.
             ends: The sizes of its logs when it left the template.
         """
-        for target, name, size, end in zip(OUTPUT, LOGS, self.sizes, ends, strict=True):
-            log = posix.open(f"{self.folder}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-            kept = os.memfd_create(name)
-            posix.write(kept, posix.pread(log, end - size, size))
-            posix.dup2(kept, target)
-            posix.close(kept)
+        files = []
+        for name, size, end in zip(LOGS, start.sizes, ends, strict=True):
+            log = posix.open(f"{start.folder}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+            files.append(os.memfd_create(name))
+            fcntl.fcntl(files[-1], fcntl.F_SETFL, os.O_APPEND)
+            posix.write(files[-1], posix.pread(log, end - size, size))
             posix.close(log)
+        self._lead_to(files)
+        for file in files:
+            posix.close(file)
 
-    def undo_output(self) -> None:
-        """Take back what the worker has written, before it is started anew."""
-        for target, size in zip(OUTPUT, self.sizes, strict=True):
-            posix.ftruncate(target, size)
+    def undo(self, start: Start) -> None:
+        """Take back what a worker has written, before it is started anew."""
+        for own, size in zip(self._own, start.sizes, strict=True):
+            posix.ftruncate(own, size)
+
+    def close(self) -> None:
+        """Close flowdist's own descriptors."""
+        for own in self._own:
+            posix.close(own)
+
+    def _lead_to(self, files: Iterable[int]) -> None:
+        former = [_identity(own) for own in self._own]
+        self.close()
+        self._own = [high_copy(file) for file in files]
+        for own, same in zip(self._own, former, strict=True):
+            for fd in fork_safety.open_files():
+                if _identity(fd) == same:
+                    posix.dup2(own, fd, inheritable=posix.get_inheritable(fd))
+
+
+def high_copy(fd: int) -> int:
+    """Return a copy of a descriptor with a number above those that the script expects, if the limit allows it."""
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
+    except OSError:
+        return posix.dup(fd)
 
 
 def die_with_parent(parent: int) -> None:
@@ -104,17 +152,14 @@ def die_with_parent(parent: int) -> None:
         posix._exit(1)
 
 
-def become_worker(start: Start, watch: Watch) -> None:
+def become_worker(start: Start, watch: Watch, output: Output) -> None:
     """Make this fork of a template the worker of a request. The script goes on when this has returned.
 
-    The standard output and error of the script until its split are in the files of the descriptors 1 and 2. They are
-    copied into the worker's logs, as if it had written them.
+    What the script has written until its split is copied into the worker's logs, as if it had written it.
     """
     if start.cpus:
         posix.sched_setaffinity(0, start.cpus)
-    for target, log in zip(OUTPUT, start.logs, strict=True):
-        _copy(target, log)
-        posix.dup2(log, target)
+    output.give(start.logs)
     start.close_logs()
     fork_safety.reopen()
     sys.argv = _arguments(start.argv)
@@ -154,6 +199,11 @@ def count_steps(at_first_step: Callable[[], None]) -> None:
         step_counter.watch()
         step_counter.at_first_step(process_groups.keep)
         step_counter.at_first_step(at_first_step)
+
+
+def _identity(fd: int) -> tuple[int, int]:
+    found = posix.fstat(fd)
+    return found.st_dev, found.st_ino
 
 
 def _copy(source: int, target: int) -> None:

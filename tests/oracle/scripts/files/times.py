@@ -11,4 +11,4 @@ CPU = time.process_time()
 probe.note("started")
 rank = os.environ["RANK"]
 waited = time.time() - STARTED
-probe.first_step(started=STARTED, monotonic=MONOTONIC, waited_long=waited > 5, cpu=CPU < 5)
+probe.first_step(by_time=STARTED, by_clock=MONOTONIC, waited_long=waited > 5, cpu=CPU < 5)

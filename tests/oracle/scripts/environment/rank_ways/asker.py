@@ -1,3 +1,4 @@
+import copy
 import ctypes
 import os
 import posix
@@ -47,6 +48,7 @@ WAYS = {
     "items": lambda name: {key: text for key, text in os.environ.items()}.get(name, "-"),
     "values": lambda name: list(os.environ.values())[list(os.environ).index(name)],
     "iterate": lambda name: ",".join(key + os.environ[key] for key in os.environ if key == name),
+    "deepcopy": lambda name: copy.deepcopy(os.environ).get(name, "-"),
     "copy": lambda name: os.environ.copy().get(name, "-"),
     "union": lambda name: (os.environ | {"A": "b"}).get(name, "-"),
     "starred": lambda name: _merged(name, **os.environ),
