@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import NamedTuple, cast
 
 from flowdist.control.incidents.causes import upstream_incident
-from flowdist.control.incidents.judge import Verdict, judge, matching_rule
+from flowdist.control.incidents.judge import judge
 from flowdist.control.job.facts import Failure
 from flowdist.control.job.state import JobState, Replica
 from flowdist.control.membership.formation import is_lost
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import StartReplica, StopReplica
 from flowdist.control.protocol.ids import ReplicaId
+from flowdist.control.rules.verdict import Verdict, matching_rule
 from flowdist.graph import MINUTE, FailureKind, Rule
 from flowdist.report.static.failing import Failing
 from flowdist.report.static.rehearsal import Rehearsal, Running, by_role

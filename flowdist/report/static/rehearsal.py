@@ -18,7 +18,7 @@ import msgspec
 from flowdist.control.controller import Controller
 from flowdist.control.job.state import JobState, Replica
 from flowdist.control.protocol import events as ev
-from flowdist.control.protocol.effects import AskStep, Effect, Notify, OpenStore, StartReplica, StopAtStep, StopReplica
+from flowdist.control.protocol.effects import AskStep, Decided, Effect, OpenStore, StartReplica, StopAtStep, StopReplica
 from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.graph import MINUTE, Cluster, NodeSpec, RoleGraph
 from flowdist.graph.capacity import wanted
@@ -82,7 +82,7 @@ class Rehearsal:
         """Hand these events to the controller, all at this moment. What it orders is not carried out yet."""
         for event in events:
             effects = self._controller.handle(event, self._now)
-            self.refusals += [each.text for each in effects if isinstance(each, Notify) and each.level == "refused"]
+            self.refusals += [each.text for each in effects if isinstance(each, Decided) and each.level == "refused"]
             self._pending += effects
 
     def miss_readiness(self, replica: ReplicaId, why: str) -> None:

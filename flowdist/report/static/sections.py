@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from flowdist.graph import Gate, RoleGraph, RoleSpec
+from flowdist.graph import Gate, RoleGraph, RoleSpec, format_duration
 from flowdist.report.static.happening import Seen
 from flowdist.report.static.rehearsal import names_of
-from flowdist.report.static.restarts import Extent
+from flowdist.report.static.restarts import Extent, RestartTable
 
 Layers = list[list[dict[str, Any]]]
 
@@ -119,9 +119,12 @@ def _reconnects(graph: RoleGraph, spec: RoleSpec, gates: list[Gate]) -> str:
         text += f"; it receives the new addresses of {', '.join(served)} if these change"
     if baked_in:
         text += f"; it has the address of {', '.join(baked_in)} in its command or env: it restarts if that changes"
-    if spec.restart is not None:
-        text += "; if it fails before they run again, it restarts too, and all of this once more (R6)"
-    return text
+    if spec.restart is None:
+        return text
+    if RestartTable(graph).restart_set(spec.name, "failure").keys() & {gate.role for gate in gates}:
+        return f"{text}; if it fails before they run again, all of this restarts once more with it (R6)"
+    free = f"costs nothing within {format_duration(graph.options.cause_window_ns)}"
+    return f"{text}; if it fails meanwhile, it restarts in an incident of its own, which {free} (R7)"
 
 
 def _untouched(graph: RoleGraph, name: str, restarts: Iterable[str]) -> str:
