@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
 from typing import Literal
 
 import networkx as nx
@@ -88,18 +87,13 @@ def followers(graph: RoleGraph, role: str) -> list[tuple[str, str]]:
     return found + [(name, f'its gate on {role} says on_restart="restart"') for name in edges]
 
 
-def start_waves(graph: RoleGraph, among: Container[str] | None = None) -> list[list[str]]:
-    """Return the names of the roles in waves: the gates of a role wait only for roles of earlier waves.
-
-    Args:
-        graph: The topology.
-        among: The roles that start; all others run already. None: all roles start.
-    """
-    names = [spec.name for spec in graph.roles if among is None or spec.name in among]
+def start_waves(graph: RoleGraph) -> list[list[str]]:
+    """Return the names of the roles in waves: the gates of a role wait only for roles of earlier waves."""
+    names = [spec.name for spec in graph.roles]
     edges: nx.DiGraph[tuple[str, ...]] = nx.DiGraph()  # all of a joint world start together
     edges.add_nodes_from(map(graph.mates_of, names))
     for name in names:
-        gates = (gate for mate in graph.mates_of(name) for gate in graph.role(mate).gates if gate.role in names)
+        gates = (gate for mate in graph.mates_of(name) for gate in graph.role(mate).gates)
         edges.add_edges_from((graph.mates_of(gate.role), graph.mates_of(name)) for gate in gates)
     waves = list(nx.topological_generations(edges))
     return [[name for name in names if graph.mates_of(name) in wave] for wave in waves]
