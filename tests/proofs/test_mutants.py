@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flowdist.control.incidents import judge
+from flowdist.control.rules import verdict
 from tests.choosing import slow
 from tests.proofs import mutants
 from tests.proofs.mutations import MUTANTS, Mutant, MutationError, mutated
@@ -58,10 +58,10 @@ def test_json_has_the_shrunk_case(capsys: pytest.CaptureFixture[str]):
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_each_mutant_applies_and_is_undone(mutant: Mutant):
-    before = judge.matching_rule.__code__, judge.judge_failure.__code__
+    before = verdict.matching_rule.__code__, verdict.judge_failure.__code__
     with mutated(mutant):
         pass
-    assert (judge.matching_rule.__code__, judge.judge_failure.__code__) == before
+    assert (verdict.matching_rule.__code__, verdict.judge_failure.__code__) == before
 
 
 def test_a_mutant_whose_text_is_not_found_once_is_refused():
@@ -73,7 +73,7 @@ def test_a_mutant_whose_text_is_not_found_once_is_refused():
     with pytest.raises(MutationError, match=r"stands \d times"), mutated(HARMLESS._replace(old="policy")):
         pass
     with (
-        pytest.raises(MutationError, match="judge:nothing is no function"),
+        pytest.raises(MutationError, match="verdict:nothing is no function"),
         mutated(HARMLESS._replace(where="rules.verdict:nothing")),
     ):
         pass
