@@ -23,7 +23,7 @@ def __getattr__(name: str) -> object:
     """Import a name of `__all__` when it is first used (PEP 562); raise AttributeError for any other name."""
     # Every worker imports this package: the DSL and msgspec would make its start slower.
     if name == "launch":
-        from flowdist.launching.caller import launch
+        from flowdist.launching.caller import launch  # asyncio and the runtime: only for callers of launch
 
         return launch
     if name in WORDS:

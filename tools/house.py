@@ -3,8 +3,9 @@
     python tools/house.py [--measure]
 
 Each finding is one line with its place; the exit code is 1 if there is any. `--measure` prints figures instead. The
-limits are constants below. `EXCEPTIONS` lists the functions that may be larger, each with the reason. The words in
-tools/retired_words.md may not be identifiers of `flowdist` any more.
+limits are constants below. `EXCEPTIONS` lists the functions that may be larger, each with the reason. An import inside
+a function says in a comment why it is not above. The words in tools/retired_words.md may not be identifiers of
+`flowdist` any more.
 
 Needs the standard library alone.
 """
@@ -16,7 +17,9 @@ import io
 import re
 import sys
 import tokenize
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -192,6 +195,35 @@ def uses_of(module: Module, retired: set[str]) -> Iterator[str]:
             yield f"{module.path}:{token.start[0]}: {token.string!r} is a retired word, see tools/retired_words.md"
 
 
+def late_imports(module: Module) -> Iterator[list[ast.stmt]]:
+    """Yield the imports inside functions: those that follow each other directly are one group."""
+    inside = {id(each) for node in ast.walk(module.tree) if isinstance(node, Function) for each in ast.walk(node)}
+    for node in ast.walk(module.tree):
+        for block in ("body", "orelse", "finalbody"):
+            statements = getattr(node, block, None)
+            for are_imports, group in groupby(statements if isinstance(statements, list) else [], _is_import):
+                found = list(group)
+                if are_imports and id(found[0]) in inside:
+                    yield found
+
+
+def _is_import(node: ast.AST) -> bool:
+    return isinstance(node, ast.Import | ast.ImportFrom)
+
+
+def unexplained_imports(module: Module) -> Iterator[str]:
+    """Name the groups of imports inside functions that have no comment, on one of their lines or on the line above."""
+    groups = list(late_imports(module))
+    if not groups:
+        return  # reading its tokens takes ten times as long
+    tokens = tokenize.generate_tokens(io.StringIO(module.source).readline)
+    commented = {token.start[0] for token in tokens if token.type == tokenize.COMMENT}
+    for group in groups:
+        first, last = group[0].lineno, group[-1].end_lineno or group[-1].lineno
+        if commented.isdisjoint(range(first - 1, last + 1)):
+            yield f"{module.path}:{first}: the import in a function does not say why it is not above"
+
+
 def lines_of_code(module: Module) -> int:
     """Count the lines that hold code: no blank line, comment or docstring."""
     documentation: set[int] = set()
@@ -212,7 +244,8 @@ def findings(package: Path, retired_page: Path) -> list[str]:
     found = [*large_folders(modules, package), *import_cycles(modules)]
     retired = retired_words(retired_page)
     for module in modules:
-        found += [*large_functions(module), *weak_docstrings(module), *uses_of(module, retired)]
+        found += [*large_functions(module), *weak_docstrings(module), *unexplained_imports(module)]
+        found += uses_of(module, retired)
     known = {
         f"{module.name}:{node.name}"
         for module in modules
@@ -223,11 +256,22 @@ def findings(package: Path, retired_page: Path) -> list[str]:
 
 
 def measures(package: Path) -> dict[str, int]:
-    """Return the figures by which two versions of the package are compared."""
+    """Return the figures by which two versions of the package are compared; lines are all lines of its Python files."""
     modules = modules_of(package)
+    rooms, folders = Counter[str](), Counter[Path]()
+    for module in modules:
+        room = module.path.relative_to(package).parts[0]
+        rooms[room if not room.endswith(".py") else "(root)"] += module.source.count("\n")
+        folders[module.path.parent] += 1
+    macro = [each.source.count("\n") for each in modules if (package / "sim/macro") in each.path.parents]
     functions = [node for module in modules for node in ast.walk(module.tree) if isinstance(node, Function)]
     return {
+        "lines of the product": sum(rooms.values()),
+        **{f"lines of {room}": rooms[room] for room in sorted(rooms)},
+        "lines of sim/macro": sum(macro),
         "modules": len(modules),
+        "modules of the largest folder": max(folders.values()),
+        "imports in functions": sum(len(group) for module in modules for group in late_imports(module)),
         "functions": len(functions),
         "lines of code": sum(map(lines_of_code, modules)),
         "functions over complexity 15": sum(complexity_of(function) > 15 for function in functions),

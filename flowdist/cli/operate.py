@@ -16,12 +16,20 @@ from flowdist.cli.shared.completion import complete_node, complete_size, nodes_o
 from flowdist.cli.shared.options import gathered, json_option, runs_option
 from flowdist.cli.shared.runs import RunOptions, run_option, run_options, statuses
 from flowdist.cli.shared.terminal import paint
+from flowdist.control.protocol.events import (
+    CancelRequested,
+    CordonRequested,
+    DrainRequested,
+    ScaleRequested,
+    UncordonRequested,
+)
 from flowdist.errors import FlowdistError, did_you_mean, node_help
+from flowdist.record.status import Decision, Status
+from flowdist.runtime.run_folder.runs import known_mask, operate
 
 if TYPE_CHECKING:
     from flowdist.control.job.state import ReplicaPhase
     from flowdist.graph import RoleGraph
-    from flowdist.record.status import Decision, Status
     from flowdist.runtime.wire.frames import Operation
 
 POLL_S = 0.2  # interval at which --wait reads the status
@@ -46,8 +54,6 @@ def scale(named: RunOptions, sizes: tuple[str, ...], wait: bool) -> None:
     A gang re-forms once in its new size, without a charge to its budget. The decision of the controller is printed;
     exit code 1 if it refuses.
     """
-    from flowdist.control.protocol.events import ScaleRequested  # msgspec and the runtime: not needed by --help
-
     wanted = dict(_size(text) for text in sizes)
 
     def is_scaled(status: Status) -> bool:
@@ -95,7 +101,6 @@ def drain(named: RunOptions, nodes: tuple[str, ...], undo: bool, wait: bool) -> 
     Workers that call flowdist.worker.should_stop(step) stop at the same step, with a complete checkpoint. The
     controller refuses a drain that would leave a role below its minimum, and prints the missing room; exit code 1.
     """
-    from flowdist.control.protocol.events import DrainRequested, UncordonRequested  # msgspec: not needed by --help
 
     def is_empty(status: Status) -> bool:
         return not any(node.replicas for node in status.nodes if node.name in nodes)
@@ -112,8 +117,6 @@ def cordon(named: RunOptions, nodes: tuple[str, ...]) -> None:
 
     A replica of the node that restarts does so elsewhere, if there is room. `flowdist drain` also moves away what runs.
     """
-    from flowdist.control.protocol.events import CordonRequested  # msgspec: not needed by --help
-
     give_orders(named, [(CordonRequested(node), node) for node in nodes])
 
 
@@ -125,8 +128,6 @@ def uncordon(named: RunOptions, nodes: tuple[str, ...]) -> None:
 
     The failures that were counted against the node are forgotten (R22).
     """
-    from flowdist.control.protocol.events import UncordonRequested  # msgspec: not needed by --help
-
     give_orders(named, [(UncordonRequested(node), node) for node in nodes])
 
 
@@ -145,8 +146,6 @@ def cancel(named: RunOptions, now: bool, reason: str, wait: bool) -> None:
 
     RUN is the run's name, the beginning of its name, or its folder. A second cancel with --now shortens the first.
     """
-    from flowdist.control.protocol.events import CancelRequested  # msgspec and the runtime: not needed by --help
-
     until = (lambda status: False) if wait else None  # until the run is over, and no controller answers
     give_orders(named, [(CancelRequested(reason, now), named.run)], until=until)
 
@@ -164,8 +163,6 @@ def give_orders(
     Raises:
         FlowdistError: There is no such run, or its controller does not answer.
     """
-    from flowdist.runtime.run_folder.runs import known_mask, operate
-
     run_dir, graph = named.find()
     mask = known_mask(graph, os.environ)
     decisions: list[Decision] = []
@@ -199,8 +196,6 @@ def _show(decisions: Sequence[Decision], helps: Iterable[str]) -> None:
 
 def _name_help(order: Operation, name: str, graph: RoleGraph, run_dir: Path) -> list[str]:
     """Return a hint if an order names a role or node that the run does not have and another may be meant; else none."""
-    from flowdist.control.protocol.events import ScaleRequested  # as in `RunOptions.find`
-
     if isinstance(order, ScaleRequested):
         known = [role.name for role in graph.roles]
         return [did_you_mean(name, known)] if name not in known else []

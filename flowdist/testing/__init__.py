@@ -44,7 +44,7 @@ def __getattr__(name: str) -> Any:
     pytest imports this package for its plugin in every run, and most runs need no simulator.
     """
     if name in __all__:
-        from flowdist.testing import calibrating, declare, kit
+        from flowdist.testing import calibrating, declare, kit  # the simulator: see above
 
         return getattr(declare if name in _DECLARED else calibrating if name in _CALIBRATING else kit, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

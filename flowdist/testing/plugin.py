@@ -23,7 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def simulate(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
     """Function `flowdist.testing.simulate`, with the seed of --flowdist-seed: `simulate("topology.py", "node1@5m")`."""
-    from flowdist.testing.kit import simulate as run
+    from flowdist.testing.kit import simulate as run  # the simulator: pytest loads this plugin in every run
     from flowdist.testing.repro_command import is_hypothesis_at_work, replay_lines
 
     calls = request.node.stash.setdefault(_CALLS, [])

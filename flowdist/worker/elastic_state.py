@@ -188,7 +188,7 @@ class _Placeholder:
 
 def _transport_device() -> torch.device:
     """Return the device on which the process group needs tensors to be."""
-    import torch
+    import torch  # heavy: workers without elastic() import this module, too
     import torch.distributed as dist
 
     uses_cpu = any(name in str(dist.get_backend_config()) for name in ("gloo", "mpi", "cpu"))
@@ -197,7 +197,7 @@ def _transport_device() -> torch.device:
 
 def _gathered(*numbers: int) -> list[list[int]]:
     """Return the numbers that each rank has passed, by rank. A collective: every rank has to call it."""
-    import torch
+    import torch  # heavy: workers without elastic() import this module, too
     import torch.distributed as dist
 
     found = torch.zeros(dist.get_world_size(), len(numbers), dtype=torch.int64)
@@ -216,7 +216,7 @@ def _broadcast_bytes(data: bytes, size: int, source: int) -> bytes:
         size: The size of the source's data, in bytes.
         source: The source rank.
     """
-    import torch
+    import torch  # heavy: workers without elastic() import this module, too
     import torch.distributed as dist
 
     buffer = bytearray(data if dist.get_rank() == source else size)
@@ -237,7 +237,7 @@ def _broadcast_tensors(
         tensors: The tensors of this rank, which matter on the source alone.
         source: The source rank.
     """
-    import torch
+    import torch  # heavy: workers without elastic() import this module, too
     import torch.distributed as dist
 
     device, is_source = _transport_device(), dist.get_rank() == source
@@ -277,7 +277,7 @@ def _buckets(placeholders: list[_Placeholder]) -> list[list[_Placeholder]]:
 
 def _without_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
     """Return the value with placeholders for its tensors, which are added to `tensors`. Small CPU tensors stay."""
-    import torch
+    import torch  # heavy: workers without elastic() import this module, too
 
     if isinstance(value, torch.Tensor):
         if value.device.type == "cpu" and value.numel() * value.element_size() <= SMALL_BYTES:

@@ -65,7 +65,7 @@ def elastic(train: Callable[[State], Result], state: State, *, backend: str | No
         RuntimeError: if there is a process group already; `elastic` makes it, anew for each generation.
         OSError: if flowdist has started this worker, and its agent cannot be reached.
     """
-    import torch.distributed as dist
+    import torch.distributed as dist  # heavy: workers without elastic() import this module, too
 
     if dist.is_initialized():
         raise RuntimeError("elastic() makes the process group itself: call it without one (init_process_group)")
@@ -132,7 +132,7 @@ class _Generations:
         Raises:
             Reformed: if the agent has sent that the world forms anew already.
         """
-        import torch.distributed as dist
+        import torch.distributed as dist  # heavy: workers without elastic() import this module, too
 
         self._other_sockets = set(_sockets())
         self._has_left.clear()
@@ -173,7 +173,7 @@ class _Generations:
 
     def leave(self) -> None:
         """Leave the process group, and report to the agent that this worker is suspended."""
-        import torch.distributed as dist
+        import torch.distributed as dist  # heavy: workers without elastic() import this module, too
 
         if dist.is_initialized():
             with contextlib.suppress(RuntimeError, ValueError):  # the group is broken, and its error is known

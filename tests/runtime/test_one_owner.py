@@ -14,7 +14,6 @@ from flowdist.cli.run import hosts
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph, RoleSpec
 from flowdist.runtime.run_folder.owner_file import OWNER
-from flowdist.torchrun import rendezvous
 from flowdist.torchrun.rendezvous import Rendezvous
 from tests.runtime.far_host import JOB, RUN, LoneController
 from tests.runtime.harness import Job
@@ -171,7 +170,7 @@ def test_a_second_controller_for_the_id_of_a_job_that_runs_is_refused_with_both_
 def test_is_host_on_a_host_that_the_endpoint_does_not_name_is_refused_if_a_controller_answers_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(rendezvous, "is_this_machine", lambda host: False)  # as on any other host
+    monkeypatch.setattr(hosts, "is_this_machine", lambda host: False)  # as on any other host
     with LoneController(tmp_path, GRAPH, "hush") as controller:
         controller.host("of another")  # it listens
         place = Rendezvous(controller.endpoint.address, True, JOB, "hush", 1.0, "", 2)

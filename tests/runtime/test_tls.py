@@ -82,7 +82,7 @@ def test_the_host_with_the_controller_says_how_connections_are_protected(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert can_encrypt()
-    monkeypatch.setattr("flowdist.runtime.wire.tls.can_encrypt", lambda: has_package)
+    monkeypatch.setattr("flowdist.cli.run.hosts.can_encrypt", lambda: has_package)
     show_protection(token, Endpoint("host0", 29400), address)
     said = capsys.readouterr().err
     assert text in said and bool(said) == bool(text)

@@ -46,7 +46,7 @@ def test_a_folder_that_says_nothing_of_itself_is_found(check) -> None:
     assert "does not say what it is for" in check(f__in____init__="x = 1\n")[0]
 
 
-@pytest.mark.parametrize("text", ["if TYPE_CHECKING:\n    from p.a import x\n", "def f():\n    import p.a\n"])
+@pytest.mark.parametrize("text", ["if TYPE_CHECKING:\n    from p.a import x\n", "def f():\n    import p.a  # late\n"])
 def test_a_cycle_is_found_in_type_checking_blocks_and_functions(check, text: str) -> None:
     assert check(a="from p import b\nx = 1\n", b=text) == ["import cycle: p.a, p.b"]
 
@@ -68,6 +68,35 @@ def test_large_functions_are_found(check) -> None:
 def test_a_retired_word_is_found_as_a_name_and_not_in_prose(check) -> None:
     found = check(a='"""The shelf of a shop."""\n\nshelf = 1  # park\n')
     assert len(found) == 1 and "'shelf' is a retired word" in found[0]
+
+
+BARE = "def f():\n    if True:\n        import sys\n        import os{}\n    return sys\n"
+
+
+@pytest.mark.parametrize("text", [BARE.format(""), "async def f(): import sys\n", "# a\n\n" + BARE.format("")])
+def test_an_import_in_a_function_without_a_reason_is_found(check, text: str) -> None:
+    (found,) = check(a=text)
+    assert found.endswith("the import in a function does not say why it is not above")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [BARE.format("  # heavy"), "def f():\n    # heavy\n    import sys\n", "if True:\n    import sys\n", "import sys\n"],
+)
+def test_an_import_with_a_reason_or_outside_of_functions_is_in_order(check, text: str) -> None:
+    assert check(a=text) == []
+
+
+def test_the_figures_count_lines_by_room_and_late_imports(tmp_path: Path) -> None:
+    files = {"__init__": "x = 1\n", "a/b": BARE.format("  # heavy"), "sim/macro/m": "x = 1\ny = 2\n"}
+    for name, text in files.items():
+        path = tmp_path / "p" / f"{name}.py"
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_text(text)
+    found = house.measures(tmp_path / "p")
+    assert found["lines of the product"] == 8 and found["imports in functions"] == 2
+    assert (found["lines of (root)"], found["lines of a"], found["lines of sim"]) == (1, 5, 2)
+    assert found["lines of sim/macro"] == 2 and found["modules of the largest folder"] == 1
 
 
 def test_an_exception_for_a_function_that_is_gone_is_found(check, monkeypatch: pytest.MonkeyPatch) -> None:

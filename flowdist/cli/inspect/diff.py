@@ -10,7 +10,9 @@ from flowdist.cli.shared.common import print_json, verb
 from flowdist.cli.shared.completion import complete_run
 from flowdist.cli.shared.records import RecordFile, find_record, refuse_macro
 from flowdist.errors import FlowdistError
+from flowdist.record.story import align, story_of
 from flowdist.report.record.divergence import Side, divergence, divergence_of, divergence_text
+from flowdist.report.record.side_by_side import side_by_side_of, side_by_side_text
 
 
 @verb("diff")
@@ -65,9 +67,6 @@ def _by_incident(records: list[RecordFile], names: tuple[str, str], as_json: boo
     Raises:
         FlowdistError: A record is of macro mode, or has a line that cannot be replayed.
     """
-    from flowdist.record.story import align, story_of
-    from flowdist.report.record.side_by_side import side_by_side_of, side_by_side_text
-
     stories = []
     for record, name in zip(records, names, strict=True):
         refuse_macro(record.header, name)

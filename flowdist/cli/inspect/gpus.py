@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from flowdist.cli.shared.common import print_json, verb
 from flowdist.cli.shared.options import json_option
 from flowdist.cli.shared.terminal import paint
-
-if TYPE_CHECKING:
-    from flowdist.runtime.gpus.driver import Gpu, Use
+from flowdist.graph import format_memory
+from flowdist.report.table import table
+from flowdist.runtime.gpus.devices import find_gpus
+from flowdist.runtime.gpus.driver import Gpu, GpuError, Use, open_devices
 
 
 @verb("gpus")
@@ -25,8 +26,6 @@ def command(as_json: bool) -> None:
     flowdist gpus
     flowdist gpus --json
     """
-    from flowdist.runtime.gpus.devices import find_gpus  # msgspec and the runtime: not needed by --help
-
     gpus = find_gpus(os.environ)
     uses = _uses(gpus)
     if as_json:
@@ -39,8 +38,6 @@ def command(as_json: bool) -> None:
 
 def _uses(gpus: Sequence[Gpu]) -> list[Use | None]:
     """Return memory and processes in use on each GPU; None for a GPU of which the driver does not tell."""
-    from flowdist.runtime.gpus.driver import GpuError, open_devices
-
     devices = open_devices(os.environ)
     uses: list[Use | None] = []
     for gpu in gpus:
@@ -59,8 +56,6 @@ def _as_dict(gpu: Gpu, use: Use | None) -> dict[str, Any]:
 
 
 def _show(gpus: Sequence[Gpu], uses: Sequence[Use | None]) -> None:
-    from flowdist.report.table import table
-
     rows: list[tuple[str, ...]] = [("gpu", "model", "memory", "used", "processes", "bus", "numa", "uuid")]
     heading, *lines = table([*rows, *(_row(gpu, use) for gpu, use in zip(gpus, uses, strict=True))])
     paint(heading, bold=True)
@@ -68,8 +63,6 @@ def _show(gpus: Sequence[Gpu], uses: Sequence[Use | None]) -> None:
 
 
 def _row(gpu: Gpu, use: Use | None) -> tuple[str, ...]:
-    from flowdist.graph import format_memory
-
     memory = format_memory(gpu.memory) if gpu.memory else "-"
     used = f"{use.used / (1 << 20):.0f}MiB" if use is not None else "-"
     pids = " ".join(map(str, use.pids)) if use is not None else ""

@@ -11,6 +11,11 @@ import click
 from flowdist.cli.shared.common import print_json, verb
 from flowdist.cli.shared.options import json_option, runs_option
 from flowdist.cli.shared.terminal import paint
+from flowdist.graph import format_duration
+from flowdist.report.table import table
+from flowdist.runtime.run_folder.access import owner_of
+from flowdist.runtime.run_folder.folder import private_runs, run_dirs
+from flowdist.runtime.run_folder.runs import environment_of, state_of
 
 COLOURS = {"running": "cyan", "succeeded": "green", "failed": "red", "died": "red", "cancelled": "yellow"}
 
@@ -27,11 +32,6 @@ def command(most: int, states: tuple[str, ...], base: str, as_json: bool) -> Non
     flowdist list
     flowdist list --state running --json
     """
-    from flowdist.graph import format_duration
-    from flowdist.report.table import table  # msgspec and the runtime: not needed by --help
-    from flowdist.runtime.run_folder.access import owner_of
-    from flowdist.runtime.run_folder.folder import private_runs, run_dirs
-
     found: list[dict[str, Any]] = []
     for run_dir in run_dirs(Path(base)):
         if len(found) == most:
@@ -60,8 +60,6 @@ def command(most: int, states: tuple[str, ...], base: str, as_json: bool) -> Non
 
 def _entry(run_dir: Path) -> dict[str, Any]:
     """Return what is listed of a run; `lasted_s` is None if it is unknown."""
-    from flowdist.runtime.run_folder.runs import environment_of, state_of
-
     end = state_of(run_dir)
     starts = environment_of(run_dir)
     made = (run_dir / "graph.json").stat().st_mtime

@@ -20,6 +20,8 @@ from flowdist.record.journal import Header, Line, Record, digest, encode_line
 from flowdist.record.reader import BadLine
 from flowdist.record.replay import Replay
 from flowdist.report.record.spending import time_of_run
+from flowdist.report.record.state import state_of, state_text
+from flowdist.report.record.statuslog import LEGEND, log_heading, log_line
 from flowdist.report.record.summary import summary_of, summary_text
 from flowdist.report.record.trace import event_lines, event_text
 
@@ -179,8 +181,6 @@ def _chosen(lines: list[Line], options: ReplayOptions) -> Iterator[Line]:
 
 def _show_state(play: Replay, as_json: bool) -> None:
     """Print the state of the job after the last replayed line."""
-    from flowdist.report.record.state import state_of, state_text
-
     if as_json:
         print_json("state", differs_at=play.n_different, **state_of(play.job, play.last))
     else:
@@ -189,8 +189,6 @@ def _show_state(play: Replay, as_json: bool) -> None:
 
 def _show_log(play: Replay, lines: Iterable[Line]) -> None:
     """Replay the lines, and print the status log: legend, heading, and a line for each event."""
-    from flowdist.report.record.statuslog import LEGEND, log_heading, log_line
-
     click.echo(f"{LEGEND}\n{log_heading(play.job)}")
     for line in lines:
         _hear(play, line)

@@ -9,12 +9,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flowdist.cli.shared.common import print_json, verb
+from flowdist.cli.shared.records import RecordFile, replay_of
 from flowdist.cli.shared.runs import RunOptions, run_options
 from flowdist.cli.shared.workloads import workload_option
+from flowdist.report.record.spending import time_of_run
+from flowdist.report.record.summary import summary_of, summary_text
+from flowdist.runtime.run_folder.folder import SUMMARY
+from flowdist.runtime.run_folder.results import Summary
+from flowdist.runtime.run_folder.root_cause import root_cause_text
+from flowdist.runtime.run_folder.runs import environment_of, known_mask, not_hidden, resume_help, state_of
+from flowdist.runtime.saved_files import read_saved
 from flowdist.text.printable import one_line
 
 if TYPE_CHECKING:
-    from flowdist.cli.shared.records import RecordFile
     from flowdist.runtime.run_folder.resume import End
     from flowdist.runtime.worker_env.secret_values import Mask
 
@@ -34,8 +41,6 @@ def command(named: RunOptions, workload_file: str | None) -> None:
     RUN is the run's name, the beginning of its name, or its folder. flowdist timeline draws the run, flowdist replay
     shows it event by event.
     """
-    from flowdist.runtime.run_folder.runs import environment_of, known_mask, not_hidden, state_of  # heavy for --help
-
     run_dir, graph = named.find()
     end = state_of(run_dir)
     mask = known_mask(graph, os.environ)
@@ -90,9 +95,6 @@ def _show(
     predicted: list[str],
 ) -> None:
     """Print the report as text: the name of the run, its starts, the summary, predictions, and where the rest is."""
-    from flowdist.report.record.summary import summary_text  # as above
-    from flowdist.runtime.run_folder.runs import resume_help
-
     click.echo(f"{run_dir.name}\n")
     for start in starts:
         torch = f", torch {start.get('torch')}" if start.get("torch") else ""
@@ -114,10 +116,6 @@ def _written_summary(run_dir: Path, end: End) -> dict[str, Any] | None:
 
     A summary with another outcome than `end`, which comes from the journal if that has it, is not used either.
     """
-    from flowdist.runtime.run_folder.folder import SUMMARY  # as above
-    from flowdist.runtime.run_folder.results import Summary
-    from flowdist.runtime.saved_files import read_saved
-
     summary: dict[str, Any] | None = read_saved(run_dir / SUMMARY, Summary)
     return summary if summary is not None and summary["outcome"] == end.state else None
 
@@ -128,11 +126,6 @@ def _from_journal(run_dir: Path) -> tuple[RecordFile, dict[str, Any]]:
     Raises:
         FlowdistError: The journal cannot be read from its beginning, or does not replay (`ReplayError`).
     """
-    from flowdist.cli.shared.records import replay_of  # as above
-    from flowdist.report.record.spending import time_of_run
-    from flowdist.report.record.summary import summary_of
-    from flowdist.runtime.run_folder.root_cause import root_cause_text
-
     record, replay, faults = replay_of(run_dir / "journal.jsonl", strict=True)
     job = replay.job
     cause = root_cause_text(job, run_dir) if job.outcome == "failed" else ""

@@ -8,16 +8,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from flowdist.cli.shared.common import print_json, verb
+from flowdist.cli.shared.records import RecordFile, replay_of
 from flowdist.cli.shared.runs import RunOptions, run_options, statuses
 from flowdist.cli.shared.terminal import rich_console
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph
+from flowdist.report.live.status import fitted, one_line, status_text
+from flowdist.runtime.run_folder.runs import (
+    ControllerIsPrivate,
+    describe,
+    known_mask,
+    resume_help,
+    state_of,
+    status_at_end,
+    written_status,
+)
 from flowdist.text.printable import joined
 
 if TYPE_CHECKING:
-    from flowdist.cli.shared.records import RecordFile
     from flowdist.record.status import Status
 
 WATCH_S = 1.0
@@ -52,15 +63,6 @@ def _show(run_dir: Path, graph: RoleGraph, as_json: bool) -> None:
     For a run that died or wrote no status, or whose controller does not answer this user, the last status is replayed
     from the journal.
     """
-    from flowdist.runtime.run_folder.runs import (
-        ControllerIsPrivate,
-        describe,
-        known_mask,
-        resume_help,
-        state_of,
-        written_status,
-    )
-
     end, record = state_of(run_dir), None
     if end.state == "running":
         try:
@@ -76,13 +78,9 @@ def _show(run_dir: Path, graph: RoleGraph, as_json: bool) -> None:
         record, status = (None, written) if written is not None else _last_status(run_dir)
     state = end.state if end.state != "running" else status.state
     if as_json:
-        import msgspec
-
         content = msgspec.to_builtins(status) | {"state": state, "run": run_dir.name, "run_dir": str(run_dir)}
         print_json("status", **content)
     else:
-        from flowdist.report.live.status import status_text
-
         click.echo(known_mask(graph, os.environ)(status_text(status, state=state)), nl=False)
         if end.state == "died":
             click.echo(f"\nthe run died without an end, and none of its processes runs; {resume_help(run_dir)}")
@@ -92,21 +90,14 @@ def _show(run_dir: Path, graph: RoleGraph, as_json: bool) -> None:
 
 def _last_status(run_dir: Path) -> tuple[RecordFile, Status]:
     """Return the journal of a run, whose `finish` has to be called, and the last status that can be read of it."""
-    from flowdist.cli.shared.records import replay_of
-    from flowdist.runtime.run_folder.runs import status_at_end
-
     record, replay, _ = replay_of(run_dir / "journal.jsonl", strict=True)
     return record, status_at_end(run_dir, record.header, replay)
 
 
 def _watch(run_dir: Path, graph: RoleGraph, plain: bool) -> None:
     """Show the status about once a second until the run is over: as a picture, or `plain` as a line for each change."""
-    from flowdist.runtime.run_folder.runs import known_mask
-
     mask = known_mask(graph, os.environ)
     if plain:
-        from flowdist.report.live.status import one_line
-
         last = ""
         for status in statuses(run_dir, WATCH_S):
             line = one_line(status)
@@ -116,7 +107,6 @@ def _watch(run_dir: Path, graph: RoleGraph, plain: bool) -> None:
         return
     from rich.live import Live  # only for a terminal
 
-    from flowdist.report.live.status import fitted
     from flowdist.report.live.terminal_view import picture_of
 
     console = rich_console()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -13,9 +12,11 @@ from flowdist.cli.shared.common import format_of, verb, write
 from flowdist.cli.shared.completion import complete_run
 from flowdist.cli.shared.records import RecordFile, find_record, refuse_macro
 from flowdist.errors import FlowdistError
-
-if TYPE_CHECKING:
-    from flowdist.report.record.timeline import Timeline
+from flowdist.record.reader import BadLine
+from flowdist.report.record.page import timeline_page
+from flowdist.report.record.perfetto import perfetto_json
+from flowdist.report.record.timeline import Timeline, timeline_of
+from flowdist.runtime.run_folder.runs import known_mask
 
 FORMATS = {"html": ".html", "perfetto": ".json"}
 SUFFIXES = {suffix: form for form, suffix in FORMATS.items()} | {".htm": "html"}
@@ -59,9 +60,6 @@ def command(file: str, output: str | None, form: str | None) -> None:
 
 def _timeline(record: RecordFile) -> Timeline:
     """Return the timeline of a record, up to the first line that cannot be used or replayed."""
-    from flowdist.record.reader import BadLine  # msgspec: not needed by --help
-    from flowdist.report.record.timeline import timeline_of
-
     lines, source = list(record), str(record.path)
     try:
         return timeline_of(record.header, lines, source)
@@ -72,10 +70,6 @@ def _timeline(record: RecordFile) -> Timeline:
 
 def _content(timeline: Timeline, form: str) -> bytes:
     """Return the bytes of the file of a timeline in this format: html or perfetto."""
-    from flowdist.report.record.page import timeline_page
-    from flowdist.report.record.perfetto import perfetto_json
-    from flowdist.runtime.run_folder.runs import known_mask
-
     mask = known_mask(timeline.header.graph, os.environ)
     return timeline_page(timeline, mask=mask).encode() if form == "html" else perfetto_json(timeline, mask)
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
+import msgspec
 
 from flowdist.cli.shared.common import load, print_json, write_trace
 from flowdist.cli.shared.options import FaultOptions, TopologyOptions
@@ -17,6 +18,12 @@ from flowdist.faults.files import join_plans
 from flowdist.faults.grammar import FaultError, Plan
 from flowdist.graph import RoleGraph, format_duration
 from flowdist.record.journal import Header, Line
+from flowdist.record.replay import Replay
+from flowdist.report.record.alike import as_in_record, count_alike, silent_roles, without_saving
+from flowdist.report.record.divergence import Side, divergence, divergence_text
+from flowdist.report.record.spending import not_reported_lines, time_of, time_of_run
+from flowdist.report.record.summary import rounded, summary_of, summary_text
+from flowdist.report.table import table
 
 if TYPE_CHECKING:
     from flowdist.sim.again import Again
@@ -110,7 +117,7 @@ def answer(header: Header, lines: list[Line], name: str, question: Question, as_
         FlowdistError: A fault does not fit the topology, the topology of --with is not that of the run, or the run had
             no fault that --without names.
     """
-    from flowdist.sim.again import again_of
+    from flowdist.sim.again import again_of  # the simulator: a replay without a what-if needs none
     from flowdist.sim.faults.injector import check_faults
     from flowdist.sim.why.causes import causes_of, named, without
 
@@ -154,7 +161,7 @@ def _refuse_foreign_topology(recorded: Plan, other: RoleGraph, question: Questio
     Raises:
         FlowdistError: A recorded fault has no target there.
     """
-    from flowdist.sim.faults.injector import check_faults
+    from flowdist.sim.faults.injector import check_faults  # as above
 
     try:
         check_faults(recorded, other)
@@ -175,9 +182,7 @@ def _other(same: RoleGraph, workloads: dict[str, Any], question: Question) -> Ro
         workloads: The workload of each role, as measured from the record.
         question: The differences.
     """
-    import msgspec
-
-    from flowdist.sim.reconstruct import with_workloads
+    from flowdist.sim.reconstruct import with_workloads  # as above
     from flowdist.sim.simulation import with_nodes
 
     if question.named is None:
@@ -214,8 +219,6 @@ def doubts_of(was: Mapping[str, Any], again: Mapping[str, Any], what: str, *, ha
         what: What is not to be trusted, in words.
         has_times: The times are those of a workload.toml already, so that no text advises to measure some.
     """
-    from flowdist.report.record.summary import rounded
-
     found = []
     off = abs(again["lasted_s"] - was["lasted_s"]) / max(was["lasted_s"], 1e-9)
     if off > OFF_MAX:
@@ -254,9 +257,6 @@ def _comparable_summary(run: SimResult, was: dict[str, Any], untold: Collection[
 
     `untold` are the roles whose saving counts as work, as in the record.
     """
-    from flowdist.report.record.alike import as_in_record, count_alike
-    from flowdist.report.record.spending import time_of
-
     unsaved = [name for name, kinds in was["not_reported"].items() if "checkpoints" in kinds]
     spent = as_in_record(run.spent, untold, unsaved)
     summary = {**simulated_summary(run), **time_of(run.job.graph, spent)}
@@ -270,11 +270,6 @@ def _recorded_summary(header: Header, lines: list[Line], untold: Collection[str]
     Raises:
         ReplayError: The record does not replay.
     """
-    from flowdist.record.replay import Replay
-    from flowdist.report.record.alike import without_saving
-    from flowdist.report.record.spending import time_of_run
-    from flowdist.report.record.summary import summary_of
-
     replay = Replay(header, strict=True)
     for line in lines:
         replay.hear(line, counted_as=without_saving(line, untold))
@@ -285,12 +280,7 @@ def _show(
     name: str, question: Question, job: Again, summaries: list[dict[str, Any]], again: SimResult, result: SimResult
 ) -> None:
     """Print the faults of the run, the three columns, the summary of the what-if, and where it departs from `again`."""
-    from flowdist.report.record.alike import silent_roles
-    from flowdist.report.record.divergence import Side, divergence, divergence_text
-    from flowdist.report.record.spending import not_reported_lines
-    from flowdist.report.record.summary import summary_text
-    from flowdist.report.table import table
-    from flowdist.sim.faults.unfired import unfired_texts
+    from flowdist.sim.faults.unfired import unfired_texts  # as above
 
     click.echo(f"{name}, with {', '.join(question.words)}\n")
     click.echo(f"Faults of the run: {', '.join(_as_options(job.plan)) or 'nothing'}")
@@ -331,7 +321,6 @@ def _rows(summaries: list[dict[str, Any]]) -> list[tuple[str, ...]]:
         summaries: The summary of the recorded run, of its simulation, and of the what-if: one column each. A role that
             a run does not have is shown as `-`.
     """
-    from flowdist.report.record.summary import rounded
 
     def row(label: str, pick: Any) -> tuple[str, ...]:
         return (label, *(str(pick(summary)) for summary in summaries))

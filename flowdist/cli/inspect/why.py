@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
@@ -19,12 +19,13 @@ from flowdist.cli.shared.simulated import ProgressLine
 from flowdist.cli.shared.workloads import with_times, workload_option
 from flowdist.errors import FlowdistError
 from flowdist.record.reader import JOURNAL
-
-if TYPE_CHECKING:
-    from flowdist.sim.again import Again
-    from flowdist.sim.why.causes import Cause
-    from flowdist.sim.why.played import Counterfactuals, IncidentCost
-    from flowdist.sim.why.search import Answer, End
+from flowdist.sim.again import Again, again_of
+from flowdist.sim.calibration.counted import CURE
+from flowdist.sim.faults.injector import check_faults
+from flowdist.sim.why.causes import Cause, causes_of
+from flowdist.sim.why.played import Counterfactuals, IncidentCost, recorded_end
+from flowdist.sim.why.search import PLAYS_MAX, Answer, Counterfactual, End, gone, saved_ns, search
+from flowdist.sim.why.words import cause_words, end_words, options_of, sentence
 
 SHOWN_MAX = 10  # causes in the text; --json has all
 JUDGED = ("succeeded", "failed")  # a record with another outcome, or with none, is no measure for its simulation
@@ -40,8 +41,6 @@ class _Run(NamedTuple):
 
     def command(self, removed: Sequence[Cause]) -> str:
         """Return the command line that shows the run without some causes beside the run."""
-        from flowdist.sim.why.words import options_of
-
         words = ["flowdist", "replay", self.name, *options_of(removed)]
         words += ["--workload", self.workload_file] if self.workload_file is not None else []
         return shlex.join(words)
@@ -69,9 +68,6 @@ def command(run: str, incident: int | None, simulations: int | None, workload_fi
     Each answer has the command that shows it. At most --simulations are played, and the answer says what was left out
     for that. A warning says if the simulation of the run itself is not what the run was.
     """
-    from flowdist.sim.why.played import Counterfactuals
-    from flowdist.sim.why.search import PLAYS_MAX, search
-
     most = simulations or PLAYS_MAX
     if incident is None and run.isdecimal() and int(run) and not is_record(run):
         run, incident = "latest", int(run)
@@ -105,11 +101,6 @@ def _read(name: str, workload_file: str | None) -> _Run:
         FlowdistError: There is no such record, it cannot be used or simulated, the workload file does not fit, or the
             number of steps of a primary task is not known.
     """
-    from flowdist.sim.again import again_of
-    from flowdist.sim.calibration.counted import CURE
-    from flowdist.sim.faults.injector import check_faults
-    from flowdist.sim.why.played import recorded_end
-
     if name.endswith((".py", ".toml")) and Path(name).is_file():
         help = f"record it first: flowdist simulate {name} --trace trace.jsonl; then flowdist why trace.jsonl"
         raise FlowdistError(f"{name} is no record of a run", help=help)
@@ -148,8 +139,6 @@ def _doubts(asked: _Run, again: End) -> list[str]:
 
 def _show(asked: _Run, answer: Answer, n_played: int, doubts: list[str], as_json: bool) -> None:
     """Print the causes that explain the end of a run, the most costly first."""
-    from flowdist.sim.why.words import end_words, sentence
-
     if as_json:
         print_json("why", **_as_values(asked, answer, doubts))
         return
@@ -167,15 +156,11 @@ def _show(asked: _Run, answer: Answer, n_played: int, doubts: list[str], as_json
 
 
 def _all_causes(asked: _Run) -> list[Cause]:
-    from flowdist.sim.why.causes import causes_of
-
     return causes_of(asked.job.plan)
 
 
 def _show_head(asked: _Run, again: End) -> None:
     """Print how the run ended, how its simulation did, and what that does not repeat."""
-    from flowdist.sim.why.words import end_words
-
     click.echo(f"{asked.name}: {end_words(asked.was)}")
     if asked.was.outcome not in JUDGED:
         click.echo("The job did not end by itself in this record: from there on it is simulated without faults.")
@@ -208,9 +193,6 @@ def _rest(answer: Answer) -> list[str]:
 
 def _as_values(asked: _Run, answer: Answer, doubts: list[str]) -> dict[str, Any]:
     """Return the answer as plain values, for --json."""
-    from flowdist.sim.why.search import gone, saved_ns
-    from flowdist.sim.why.words import sentence
-
     again = answer.again
     causes = [
         {
@@ -237,8 +219,6 @@ def _head_values(asked: _Run, doubts: list[str]) -> dict[str, Any]:
 
 
 def _cause_values(cause: Cause) -> dict[str, Any]:
-    from flowdist.sim.why.words import cause_words
-
     at_s = None if cause.at_ns is None else cause.at_ns / 1e9
     return {"option": cause.flag, "fault": cause.text, "at_s": at_s, "text": cause_words(cause)}
 
@@ -249,9 +229,6 @@ def _end_values(end: End) -> dict[str, Any]:
 
 def _show_incident(asked: _Run, cost: IncidentCost, doubts: list[str], as_json: bool) -> None:
     """Print what one incident cost."""
-    from flowdist.sim.why.search import Counterfactual, saved_ns
-    from flowdist.sim.why.words import sentence
-
     text = sentence(cost.again, Counterfactual((cost.cause,), cost.end))
     shown_by = asked.command([cost.cause])
     if as_json:

@@ -12,20 +12,26 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from flowdist.cli.logs.following import follow, rounds
+from flowdist.cli.logs.printing import LinePrinter
+from flowdist.cli.logs.searching import Search, compiled
+from flowdist.cli.logs.sources import Sources, Wanted, origin_of
 from flowdist.cli.shared.common import verb
 from flowdist.cli.shared.completion import complete_target
 from flowdist.cli.shared.options import gathered, runs_option
+from flowdist.cli.shared.records import help_for
 from flowdist.cli.shared.runs import run_option
 from flowdist.errors import FlowdistError
+from flowdist.graph.units import parse_memory
+from flowdist.record.reader import BadLine, RecordReader
+from flowdist.runtime.run_folder.folder import find_run, run_dirs
+from flowdist.runtime.run_folder.log_reader import Log, Target, find_logs, parse_target
+from flowdist.runtime.run_folder.logs import LogFile, Stream
+from flowdist.runtime.run_folder.runs import known_mask, not_hidden
 
 if TYPE_CHECKING:
-    from flowdist.cli.logs.printing import LinePrinter
-    from flowdist.cli.logs.searching import Search
-    from flowdist.cli.logs.sources import Sources
     from flowdist.graph import RoleGraph
     from flowdist.runtime.remote_logs.log_client import RemoteLog
-    from flowdist.runtime.run_folder.log_reader import Log, Target
-    from flowdist.runtime.run_folder.logs import Stream
 
 
 class LogOptions(NamedTuple):
@@ -72,8 +78,6 @@ class LogOptions(NamedTuple):
         Raises:
             FlowdistError: It is no size.
         """
-        from flowdist.graph.units import parse_memory  # not needed by --help
-
         try:
             return parse_memory(self.fetch_max)
         except ValueError as error:
@@ -96,8 +100,6 @@ class SearchOptions(NamedTuple):
         Raises:
             FlowdistError: A pattern is no regular expression, or an option needs --grep.
         """
-        from flowdist.cli.logs.searching import Search, compiled
-
         if not self.patterns:
             given = {"-i": self.ignore_case, "-F": self.is_text, "-A": self.after, "-B": self.before, "-C": self.around}
             if names := [name for name, value in given.items() if value is not None and value is not False]:
@@ -171,10 +173,6 @@ def command(targets: tuple[str, ...], options: LogOptions, searching: SearchOpti
     bytes as the workers wrote them. Values of secrets that can be read here are masked. A warning names those that
     cannot be read.
     """
-    from flowdist.cli.logs.printing import LinePrinter  # msgspec and the runtime: not needed by --help
-    from flowdist.runtime.run_folder.folder import find_run
-    from flowdist.runtime.run_folder.runs import known_mask, not_hidden
-
     search, fetch_bytes = searching.search(), options.fetch_bytes()
     run_dir, graph = find_run(Path(base), run, of_one_host=True)
     mask = known_mask(graph, os.environ)
@@ -185,7 +183,6 @@ def command(targets: tuple[str, ...], options: LogOptions, searching: SearchOpti
         _print_events(run_dir, options.follow, options.tail, mask)
         return
     printer = LinePrinter(mask, search, as_json=options.as_json, no_prefix=options.no_prefix)
-    from flowdist.cli.logs.sources import Sources, Wanted
 
     latest = options.attempt is None and not options.all_attempts and search is None
     wanted = Wanted(_chosen_targets(targets, graph, Path(base)), options.streams(), options.attempt, latest)
@@ -202,9 +199,6 @@ def _print_logs(sources: Sources, options: LogOptions, printer: LinePrinter) -> 
     Raises:
         FlowdistError: None of the workers has the attempt that is asked for.
     """
-    from flowdist.cli.logs.following import follow
-    from flowdist.cli.logs.sources import origin_of
-
     remote = sources.remote(options.tail)
     local = sources.local(remote)
     if options.attempt is not None and not local and not remote:
@@ -220,8 +214,6 @@ def _print_logs(sources: Sources, options: LogOptions, printer: LinePrinter) -> 
 
 def _refuse_attempt(sources: Sources, options: LogOptions) -> None:
     """Raise FlowdistError if no host has had the attempt that is asked for."""
-    from flowdist.runtime.run_folder.log_reader import find_logs
-
     wanted = sources.wanted
     here = find_logs(sources.run_dir, sources.graph, wanted.targets, wanted.streams)
     last = max((log.attempt for log in here), default=0)
@@ -240,9 +232,6 @@ def _chosen_targets(targets: Sequence[str], graph: RoleGraph, base: Path) -> lis
     Raises:
         FlowdistError: The topology has no such target, or it is the name of a run.
     """
-    from flowdist.runtime.run_folder.folder import run_dirs
-    from flowdist.runtime.run_folder.log_reader import parse_target
-
     roles = {role.name for role in graph.roles}
     for text in targets:
         if text not in roles and any(path.name == text for path in run_dirs(base)):
@@ -258,11 +247,6 @@ def _print_events(run_dir: Path, follow: bool, tail: int | None, mask: Callable[
     Raises:
         BadLine: A line cannot be used; those before it have been printed.
     """
-    from flowdist.cli.logs.following import rounds
-    from flowdist.cli.shared.records import help_for  # msgspec: not needed by --help
-    from flowdist.record.reader import BadLine, RecordReader
-    from flowdist.runtime.run_folder.logs import LogFile
-
     path = run_dir / "journal.jsonl"
     file, reader = LogFile(path), RecordReader(str(path))
     bad: BadLine | None = None

@@ -18,6 +18,13 @@ from flowdist.cli.run.execution import EXIT_CODES, RunSettings, execute
 from flowdist.cli.run.hosts import place_of, refuse_without_token, show_protection
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph, decode_graph
+from flowdist.runtime.controller.host_registry import Listening
+from flowdist.runtime.run_folder.folder import run_dirs
+from flowdist.runtime.run_folder.resume import RunEndpoint
+from flowdist.runtime.run_folder.runs import has_begun, state_of
+from flowdist.runtime.supervisor.local_node import Site
+from flowdist.runtime.supervisor.supervisor import Hosting
+from flowdist.runtime.wire.addresses import interface_of, listening_address, reachable_address, reserve
 
 SUFFIX = ".json"
 
@@ -52,17 +59,12 @@ def _read(file: Path) -> RoleGraph:
 
 def _newest(base: Path) -> Path | None:
     """Return the folder of the newest run that has begun; None if there is none."""
-    from flowdist.runtime.run_folder.folder import run_dirs  # not needed by --help
-    from flowdist.runtime.run_folder.runs import has_begun
-
     begun = [path for path in run_dirs(base) if has_begun(path)]
     return max(begun, key=lambda path: path.stat().st_mtime_ns, default=None)
 
 
 def _exit_if_over(run_dir: Path) -> None:
     """Exit with the exit code of the run's job if the job is over: the pod has ended before that was seen."""
-    from flowdist.runtime.run_folder.runs import state_of  # as above
-
     end = state_of(run_dir)
     if end.state in EXIT_CODES:
         click.echo(f"flowdist: run {run_dir.name} is over: {end.state}{f' ({end.reason})' if end.reason else ''}")
@@ -70,12 +72,6 @@ def _exit_if_over(run_dir: Path) -> None:
 
 
 def _serve(graph: RoleGraph, endpoint: str, job_id: str | None, settings: RunSettings) -> NoReturn:
-    from flowdist.runtime.controller.host_registry import Listening  # as above
-    from flowdist.runtime.run_folder.resume import RunEndpoint
-    from flowdist.runtime.supervisor.local_node import Site
-    from flowdist.runtime.supervisor.supervisor import Hosting
-    from flowdist.runtime.wire.addresses import interface_of, listening_address, reachable_address, reserve
-
     place = place_of(endpoint, job_id)
     refuse_without_token(place)
     address = listening_address(place.endpoint.host)

@@ -14,6 +14,12 @@ import click
 
 from flowdist.cli.shared.common import print_json
 from flowdist.cli.shared.terminal import paint, rich_console
+from flowdist.report.record.spending import time_of_run
+from flowdist.report.record.summary import summary_of, summary_text
+from flowdist.runtime.run_folder.folder import JOINED
+from flowdist.runtime.run_folder.outer_error_file import write_outer_error_file
+from flowdist.runtime.run_folder.root_cause import root_cause_text
+from flowdist.runtime.run_folder.runs import write_end
 from flowdist.text.printable import one_line
 from flowdist.text.streams import print_worker_line
 
@@ -100,14 +106,6 @@ class Console:
             print_worker_line(text, sys.stderr if err else sys.stdout)
 
 
-def load_end() -> None:
-    """Import what `finish` needs, before the run: the package may be replaced on the disk while the run goes on."""
-    import flowdist.report.record.spending
-    import flowdist.report.record.summary
-    import flowdist.runtime.run_folder.outer_error_file
-    import flowdist.runtime.run_folder.root_cause  # noqa: F401
-
-
 def finish(
     result: Any, as_json: bool, mask: Callable[[str], str], drawn: Mapping[str, Any] = MappingProxyType({})
 ) -> None:
@@ -121,13 +119,6 @@ def finish(
         mask: Return a text with the values of secrets hidden.
         drawn: Rates of faults and their seed, if faults were drawn at random.
     """
-    from flowdist.report.record.spending import time_of_run  # see `load_end`
-    from flowdist.report.record.summary import summary_of, summary_text
-    from flowdist.runtime.run_folder.folder import JOINED
-    from flowdist.runtime.run_folder.outer_error_file import write_outer_error_file
-    from flowdist.runtime.run_folder.root_cause import root_cause_text
-    from flowdist.runtime.run_folder.runs import write_end
-
     run_dir = Path(result.run_dir)
     summary = {**summary_of(result.job, result.faults), **time_of_run(result.job.graph, result.sheet)}
     summary |= {"run_dir": result.run_dir, "unfired": [fault.spec for fault in result.unfired], **drawn}

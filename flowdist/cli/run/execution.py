@@ -16,13 +16,28 @@ import click
 import msgspec
 
 from flowdist import __version__
-from flowdist.cli.run.console import LINES, Console, Shown, finish, load_end
+from flowdist.cli.run.console import LINES, Console, Shown, finish
+from flowdist.cli.run.detaching import detached
 from flowdist.cli.shared.options import gathered
 from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import Plan
 from flowdist.faults.rates import entities, expected
 from flowdist.faults.unfired import why_it_never_fired
 from flowdist.graph import RoleGraph
+from flowdist.report.static.room import stranding
+from flowdist.runtime.controller.metrics import listen
+from flowdist.runtime.gpus.devices import machine_gpus, settle_cluster
+from flowdist.runtime.injection.injector import check_faults
+from flowdist.runtime.run_folder.folder import find_run, lock_run, new_run
+from flowdist.runtime.run_folder.resume import last_epoch, truncate_journal
+from flowdist.runtime.run_folder.runs import has_begun, resume_help
+from flowdist.runtime.supervisor.host_process import RunResult, cancelled_before_start
+from flowdist.runtime.supervisor.owner_keeper import take_claims
+from flowdist.runtime.supervisor.startup_signals import StartupSignals
+from flowdist.runtime.supervisor.supervisor import Hosting, Observer, Supervisor
+from flowdist.runtime.umask import take_umask_of
+from flowdist.runtime.worker_env.run_environment import write_environment
+from flowdist.runtime.worker_env.secret_values import Mask, check_secrets
 from flowdist.text.queued_output import QueuedOutput
 
 if TYPE_CHECKING:
@@ -30,10 +45,6 @@ if TYPE_CHECKING:
     from flowdist.runtime.run_folder.logs import OpenSink
     from flowdist.runtime.run_folder.owner_file import OwnerFile
     from flowdist.runtime.supervisor.event_printer import Show
-    from flowdist.runtime.supervisor.host_process import RunResult
-    from flowdist.runtime.supervisor.startup_signals import StartupSignals
-    from flowdist.runtime.supervisor.supervisor import Hosting, Observer
-    from flowdist.runtime.worker_env.secret_values import Mask
     from flowdist.ui.beside import PageBeside
 
 EXIT_CODES = {"succeeded": 0, "failed": 1, "cancelled": 130}
@@ -140,16 +151,6 @@ def execute(graph: RoleGraph | None, settings: RunSettings) -> NoReturn:
     Raises:
         FlowdistError: The run cannot start: a fault does not fit, a secret is missing, or there is no run to resume.
     """
-    from flowdist.report.static.room import stranding
-    from flowdist.runtime.controller.metrics import listen
-    from flowdist.runtime.gpus.devices import machine_gpus, settle_cluster  # asyncio and more: not needed by --help
-    from flowdist.runtime.injection.injector import check_faults
-    from flowdist.runtime.run_folder.folder import find_run, new_run
-    from flowdist.runtime.run_folder.resume import truncate_journal
-    from flowdist.runtime.supervisor.startup_signals import StartupSignals
-    from flowdist.runtime.umask import take_umask_of
-    from flowdist.runtime.worker_env.secret_values import Mask, check_secrets
-
     plan, hosting = settings.plan, settings.hosting
     gpus = machine_gpus(os.environ)
     run_dir, warnings = None, list[str]()
@@ -181,8 +182,6 @@ def execute(graph: RoleGraph | None, settings: RunSettings) -> NoReturn:
         port = None if metrics is None else metrics.fileno()
         run = _Run(graph, gpus, run_dir, settings, mask, port, early, claims)
         if settings.detach:
-            from flowdist.cli.run.detaching import detached  # as above
-
             detached(run_dir, settings.base, settings.shown, mask, run.supervise, early)
         sys.exit(run.supervise(console))
 
@@ -195,10 +194,6 @@ def _take_claims(
     Raises:
         FlowdistError: Another run owns what this one needs, or the run to resume still runs.
     """
-    from flowdist.runtime.run_folder.folder import lock_run  # as in execute
-    from flowdist.runtime.run_folder.resume import last_epoch
-    from flowdist.runtime.supervisor.owner_keeper import take_claims
-
     name, epoch = "", 1
     if run_dir is not None:
         os.close(lock_run(run_dir))  # else this would take the claims of the run that still runs
@@ -239,10 +234,7 @@ class _Run(NamedTuple):
 
     def _run_job(self, console: Console) -> str:
         """Run the job, write and show its summary, and return its outcome."""
-        from flowdist.runtime.worker_env.run_environment import write_environment  # as in execute
-
         self.early.check()
-        load_end()
         plan = self.settings.plan
         observer = console.onlooker(self.run_dir.name)
         reporter = self._reporter(console, observer)
@@ -284,8 +276,6 @@ class _Run(NamedTuple):
 
     def _supervisor(self, console: Console, observer: Observer | None) -> Any:
         """Return the supervisor of the run, which has not started yet."""
-        from flowdist.runtime.supervisor.supervisor import Supervisor  # as in execute
-
         opener = self.settings.opener
         open_sink = opener(self.run_dir, console.show) if opener is not None else None
         return Supervisor(
@@ -313,9 +303,6 @@ class _Run(NamedTuple):
 
         Else print how to resume the run, and return False.
         """
-        from flowdist.runtime.run_folder.runs import has_begun, resume_help
-        from flowdist.runtime.supervisor.host_process import cancelled_before_start  # as in execute
-
         if has_begun(self.run_dir):
             console.show("warning", f"interrupted before it could end in order; {resume_help(self.run_dir)}")
             return False

@@ -10,11 +10,17 @@ import click
 
 from flowdist.cli.shared.common import load, print_json, problems_json, show_problems, verb, write
 from flowdist.cli.shared.options import TopologyOptions, repeated, topology_options
+from flowdist.dsl.problems.problem import Problem, TopologyProblems
+from flowdist.engines.interface import Topic
+from flowdist.engines.jobset.manifests import JOBSET_VERSION, documents, manifest_text
+from flowdist.engines.jobset.options import JobSetOptions, read_options
+from flowdist.engines.jobset.problems import problems
+from flowdist.engines.jobset.trainjob import TRAINER_VERSION, objections_of_trainer, trainjob_documents
+from flowdist.engines.jobset.webhook import objections
+from flowdist.errors import FlowdistError
 
 if TYPE_CHECKING:
     from flowdist.dsl.load import Loaded
-    from flowdist.dsl.problems.problem import Problem
-    from flowdist.engines.jobset.options import JobSetOptions
 
 FORMATS = ("jobset", "trainjob")
 
@@ -39,14 +45,6 @@ def command(named: TopologyOptions, form: str, words: tuple[str, ...], file: str
 
     What the cluster cannot honour is reported at its place in the topology, all at once; exit code 2 for an error.
     """
-    from flowdist.engines.jobset.manifests import (  # msgspec and the DSL: not needed by --help
-        JOBSET_VERSION,
-        documents,
-        manifest_text,
-    )
-    from flowdist.engines.jobset.options import read_options
-    from flowdist.engines.jobset.trainjob import TRAINER_VERSION, objections_of_trainer, trainjob_documents
-
     loaded = load(named, by_engine=True)
     options = read_options(words, loaded.graph, needs_image=True)
     warnings = _problems(loaded, options)
@@ -73,12 +71,6 @@ def _problems(loaded: Loaded, options: JobSetOptions) -> list[Problem]:
         TopologyProblems: JobSet cannot honour a part of the topology.
         FlowdistError: A cluster would refuse the manifests.
     """
-    from flowdist.dsl.problems.problem import TopologyProblems  # as above
-    from flowdist.engines.interface import Topic
-    from flowdist.engines.jobset.manifests import documents
-    from flowdist.engines.jobset.problems import problems
-    from flowdist.engines.jobset.webhook import objections
-
     topic = Topic(loaded.graph, loaded.arguments)
     has_claim = bool(options.checkpoint_claim)
     found = problems(topic, options.name, has_checkpoint_claim=has_claim)
@@ -90,8 +82,6 @@ def _problems(loaded: Loaded, options: JobSetOptions) -> list[Problem]:
 
 def _refuse(objections: Sequence[str]) -> None:
     """Raise the error for manifests that a cluster would refuse, if there are objections."""
-    from flowdist.errors import FlowdistError  # as above
-
     if objections:
         help = "choose other names, or change the pod template"
         raise FlowdistError("a cluster would refuse the manifests: " + "; ".join(objections), help=help)

@@ -11,24 +11,49 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 import click
 import msgspec
 
 from flowdist import __version__
-from flowdist.cli.run.console import Console, load_end
+from flowdist.cli.run.console import Console
 from flowdist.cli.run.execution import EXIT_CODES, RunSettings, execute
 from flowdist.cli.shared.terminal import paint
+from flowdist.control.protocol.ids import NODE_RANK
 from flowdist.errors import FlowdistError
 from flowdist.graph import MINUTE, NODE_PROCS, Cluster, NodeSpec, RoleGraph
+from flowdist.runtime.controller.host_registry import Listening, node_name
+from flowdist.runtime.gpus.devices import machine_cpus, machine_gpus, machine_memory
+from flowdist.runtime.joined.joined_host import HostResult, JoinedHost
+from flowdist.runtime.joined.joining import join_job
+from flowdist.runtime.run_folder.folder import JOINED, find_run, new_joined_run
+from flowdist.runtime.run_folder.outer_error_file import write_outer_error_file
+from flowdist.runtime.run_folder.resume import RunEndpoint, saved_endpoint
+from flowdist.runtime.run_folder.root_cause import root_cause_text
+from flowdist.runtime.run_folder.runs import over_at, write_end
+from flowdist.runtime.supervisor.local_node import Site
+from flowdist.runtime.supervisor.supervisor import Hosting
+from flowdist.runtime.umask import take_umask_of
+from flowdist.runtime.wire.addresses import (
+    Endpoint,
+    endpoint_of,
+    interface_of,
+    listening_addresses,
+    reachable_address,
+    reserve_all,
+)
+from flowdist.runtime.wire.dialing import dial, is_encrypted
+from flowdist.runtime.wire.endpoint import ControllerEndpoint
+from flowdist.runtime.wire.frames import JoinRequest
+from flowdist.runtime.wire.handshake import ConnectionRejected, Credentials, is_guessable
+from flowdist.runtime.wire.interfaces import addresses_on
+from flowdist.runtime.wire.names import address_of, wait_for_name
+from flowdist.runtime.wire.tls import EXTRA, can_encrypt
+from flowdist.runtime.worker_env.run_environment import write_environment
+from flowdist.runtime.worker_env.secret_values import Mask, check_secrets
 from flowdist.text.queued_output import QueuedOutput
-
-if TYPE_CHECKING:
-    from flowdist.runtime.joined.joined_host import HostResult
-    from flowdist.runtime.wire.addresses import Endpoint
-    from flowdist.runtime.worker_env.secret_values import Mask
-    from flowdist.torchrun.rendezvous import Rendezvous
+from flowdist.torchrun.rendezvous import C10D_PORT, JOIN_TIMEOUT_S, Rendezvous, is_this_machine, runs_controller_at
 
 Adapt = Callable[[RoleGraph], RoleGraph]
 TOKEN = "FLOWDIST_TOKEN"  # the same as runtime.wire.handshake.TOKEN, which --help need not import
@@ -56,8 +81,6 @@ def meet(graph: RoleGraph, place: Rendezvous, settings: RunSettings, adapt: Adap
         FlowdistError: This host has to run the controller, and the port is taken, or another controller answers at the
             endpoint.
     """
-    from flowdist.runtime.wire.addresses import reserve_all
-
     if place.token:
         os.environ[TOKEN] = place.token  # for flowdist's own processes; workers do not get it
     if place.awaits_name:
@@ -82,11 +105,6 @@ def _check_endpoint(place: Rendezvous) -> None:
     Raises:
         FlowdistError: Something answers there: this host would run a second controller, which no host would find.
     """
-    from flowdist.runtime.wire.dialing import dial
-    from flowdist.runtime.wire.endpoint import ControllerEndpoint
-    from flowdist.runtime.wire.handshake import ConnectionRejected, Credentials
-    from flowdist.torchrun.rendezvous import is_this_machine
-
     if is_this_machine(place.endpoint.host):
         return
     own, why = socket.gethostname(), f"another controller of job {place.job_id!r} answers there"
@@ -118,9 +136,6 @@ def _when_known(place: Rendezvous) -> Rendezvous:
     Raises:
         JobFailed: A name is not known after `join_timeout_s`.
     """
-    from flowdist.runtime.wire.names import wait_for_name
-    from flowdist.torchrun.rendezvous import runs_controller_at
-
     left_s = place.join_timeout_s
     for name in filter(None, (place.endpoint.host, place.local_addr)):
         left_s = wait_for_name(name, left_s, _warn)
@@ -139,9 +154,6 @@ def _addresses_to_bind(place: Rendezvous) -> tuple[str, ...]:
     Raises:
         FlowdistError: --interface names no interface, or the endpoint is an address of another one.
     """
-    from flowdist.runtime.wire.addresses import interface_of, listening_addresses
-    from flowdist.runtime.wire.interfaces import addresses_on
-
     addresses = listening_addresses(place.endpoint.host)
     if not place.interface:
         return addresses
@@ -168,10 +180,6 @@ def listen_for_hosts(
     Raises:
         FlowdistError: There is no run to resume, or there is no token although other machines reach the endpoint.
     """
-    from flowdist.runtime.gpus.devices import machine_gpus
-    from flowdist.runtime.run_folder.folder import find_run
-    from flowdist.runtime.run_folder.resume import saved_endpoint
-
     if graph is None:
         run_dir, graph = find_run(settings.base, settings.resume)
         door = saved_endpoint(run_dir)
@@ -210,9 +218,6 @@ def place_of(endpoint: str, job_id: str | None, *, hosts: int = 1, local_addr: s
     Raises:
         FlowdistError: The endpoint is not a HOST:PORT.
     """
-    from flowdist.runtime.wire.addresses import endpoint_of
-    from flowdist.torchrun.rendezvous import C10D_PORT, JOIN_TIMEOUT_S, Rendezvous
-
     found, token = endpoint_of(endpoint, C10D_PORT), os.environ.get(TOKEN, "")
     return Rendezvous(found, False, job_id or "flowdist", token, JOIN_TIMEOUT_S, local_addr, hosts)
 
@@ -236,13 +241,6 @@ def open_job(
         addresses: The addresses to listen at; empty: all addresses of this machine.
         gpus: GPUs of this machine, by name.
     """
-    from flowdist.runtime.controller.host_registry import Listening, node_name
-    from flowdist.runtime.run_folder.resume import RunEndpoint
-    from flowdist.runtime.supervisor.local_node import Site
-    from flowdist.runtime.supervisor.supervisor import Hosting
-    from flowdist.runtime.wire.addresses import interface_of, reachable_address
-    from flowdist.runtime.wire.names import address_of
-
     address, *also = addresses or ("",)
     own = address_of(place.local_addr) if place.local_addr else reachable_address(address, place.endpoint.host)
     name = node_name(socket.gethostname(), {role.name for role in graph.roles})
@@ -263,9 +261,6 @@ def show_protection(token: str, endpoint: Endpoint, address: str) -> None:
         endpoint: Where the other hosts reach this one.
         address: The address to which this host listens; empty: all.
     """
-    from flowdist.runtime.wire.handshake import is_guessable
-    from flowdist.runtime.wire.tls import EXTRA, can_encrypt
-
     door = f"{address or 'any address of this machine'}, port {endpoint.port}"
     if not token:
         if not is_loopback(address):
@@ -307,8 +302,6 @@ def take_part(
 
     `offer` is what this host offers; the other arguments are those of `meet`.
     """
-    from flowdist.runtime.worker_env.secret_values import Mask
-
     place = _when_known(place)
     mask = Mask()
     console = Console(settings.shown._replace(live=False), mask)
@@ -326,20 +319,6 @@ async def _take_part(
     mask: Mask,
 ) -> str:
     """Join the job, run this host's node until the job ends, show the end, and return the outcome."""
-    from flowdist.runtime.joined.joined_host import JoinedHost
-    from flowdist.runtime.joined.joining import join_job
-    from flowdist.runtime.run_folder.folder import JOINED, new_joined_run
-    from flowdist.runtime.run_folder.runs import over_at
-    from flowdist.runtime.supervisor.local_node import Site
-    from flowdist.runtime.umask import take_umask_of
-    from flowdist.runtime.wire.addresses import interface_of
-    from flowdist.runtime.wire.dialing import is_encrypted
-    from flowdist.runtime.wire.endpoint import ControllerEndpoint
-    from flowdist.runtime.wire.frames import JoinRequest
-    from flowdist.runtime.wire.tls import EXTRA
-    from flowdist.runtime.worker_env.run_environment import write_environment
-    from flowdist.runtime.worker_env.secret_values import check_secrets
-
     _own_address(place, "")  # a mistake is found before this host joins
     controller = ControllerEndpoint(place.endpoint.host, place.endpoint.port, place.job_id)
     request = JoinRequest(socket.gethostname(), shows_progress=sys.stderr.isatty())
@@ -364,7 +343,6 @@ async def _take_part(
     host = JoinedHost(
         joined, spec, graph, site, gpus, run_dir, show, open_sink, shows_progress=progress, notice_ns=offer.notice_ns
     )
-    load_end()
     result = await host.run()
     _finish(result, run_dir, console, mask)
     return result.over.outcome
@@ -375,10 +353,6 @@ def _finish(result: HostResult, run_dir: Path, console: Console, mask: Mask) -> 
 
     The host with the controller prints the summary, once. A root cause is printed where the worker ran, too.
     """
-    from flowdist.runtime.run_folder.outer_error_file import write_outer_error_file
-    from flowdist.runtime.run_folder.root_cause import root_cause_text
-    from flowdist.runtime.run_folder.runs import write_end
-
     over, cause = result.over, ""
     if over.outcome == "failed":
         cause = mask(root_cause_text(result, run_dir))
@@ -403,9 +377,6 @@ def _own_address(place: Rendezvous, connected: str) -> str:
     Raises:
         FlowdistError: There is no such name or interface.
     """
-    from flowdist.runtime.wire.interfaces import addresses_on
-    from flowdist.runtime.wire.names import address_of
-
     if place.local_addr:
         return address_of(place.local_addr)
     if place.interface:
@@ -432,9 +403,6 @@ def _spec(
 
     `procs` is the number of workers; 0: as in the topology. `offer` may be less than all of the machine.
     """
-    from flowdist.control.protocol.ids import NODE_RANK
-    from flowdist.runtime.gpus.devices import machine_cpus, machine_memory
-
     words = {NODE_RANK: place.node_rank, NODE_PROCS: str(procs or "")}
     labels = (*((key, value) for key, value in words.items() if value), *offer.labels)
     cpus = machine_cpus() if offer.cpus is None else offer.cpus

@@ -16,6 +16,7 @@ from flowdist.cli.shared.common import verb
 from flowdist.cli.shared.options import gathered, runs_option
 from flowdist.errors import FlowdistError
 from flowdist.graph import NODE_MEMBER, NODE_POOL, RoleGraph, parse_duration, parse_memory
+from flowdist.runtime.gpus.devices import machine_gpus
 
 
 class MemberOptions(NamedTuple):
@@ -94,7 +95,6 @@ def command(
         raise FlowdistError(message, help=NO_TOKEN_HELP)
     if timeout is not None:
         place = place._replace(join_timeout_s=timeout)
-    from flowdist.runtime.gpus.devices import machine_gpus  # not needed by --help
 
     def adapt(graph: RoleGraph) -> RoleGraph:
         return in_folder(of_pool(graph, member.pool), workdir)

@@ -8,7 +8,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 import click
 import msgspec
@@ -21,7 +21,7 @@ from flowdist.control.fleet.values import Launch, Pool, Submit
 from flowdist.engines.by_hand import ByHand
 from flowdist.engines.interface import Engine
 from flowdist.engines.local import LocalProcesses
-from flowdist.engines.pools import SHARED, on_pools, pools_of
+from flowdist.engines.pools import SHARED, Unsized, on_pools, pools_of
 from flowdist.engines.slurm.commands import call
 from flowdist.engines.slurm.engine import LOG, Folders, Slurm
 from flowdist.engines.slurm.nodes import left_out
@@ -29,10 +29,23 @@ from flowdist.engines.slurm.options import NOTICE_NS, SlurmOptions, read_options
 from flowdist.engines.slurm.script import controller_script, directives, job_name
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph, format_duration
-
-if TYPE_CHECKING:
-    from flowdist.runtime.supervisor.fleet_keeper import Employer
-    from flowdist.runtime.wire.addresses import Endpoint
+from flowdist.runtime.atomic import write_atomically
+from flowdist.runtime.controller.host_registry import Listening
+from flowdist.runtime.run_folder.folder import ENGINE, find_run, run_dirs
+from flowdist.runtime.run_folder.resume import RunEndpoint, saved_endpoint
+from flowdist.runtime.run_folder.runs import has_begun
+from flowdist.runtime.saved_files import DAMAGED
+from flowdist.runtime.supervisor.fleet_keeper import Employer
+from flowdist.runtime.supervisor.local_node import Site
+from flowdist.runtime.supervisor.supervisor import Hosting
+from flowdist.runtime.wire.addresses import (
+    Endpoint,
+    endpoint_of,
+    interface_of,
+    listening_address,
+    reachable_address,
+    reserve,
+)
 
 TOKEN_FILE, MEMBERS = "token", "members"  # in the folder of the run
 IN_JOB = "--in-controller-job"  # this process is the controller's own job
@@ -103,8 +116,6 @@ def employment_of(graph: RoleGraph, engine: EngineOptions) -> Employment:
     Raises:
         FlowdistError: The options are wrong, or nothing says how many members there are.
     """
-    from flowdist.engines.pools import Unsized
-
     roles = tuple(role.name for role in graph.roles)
     options = read_options(engine.words if engine.on == "slurm" else (), roles)
     try:
@@ -117,8 +128,6 @@ def employment_of(graph: RoleGraph, engine: EngineOptions) -> Employment:
 
 def print_scripts(graph: RoleGraph, engine: EngineOptions, settings: RunSettings, listen: str | None) -> None:
     """Print what --dryrun shows: the script of one member of each pool, or its command line."""
-    from flowdist.runtime.wire.addresses import Endpoint, endpoint_of
-
     employment = employment_of(graph, engine)
     runs = settings.base.resolve()
     run_dir = runs / f"{graph.name}-RUN"
@@ -160,9 +169,6 @@ def controller_job(graph: RoleGraph, engine: EngineOptions, settings: RunSetting
 
 def of_controller_job(graph: RoleGraph, settings: RunSettings) -> RunSettings:
     """Return the settings of a run whose controller has a Slurm job of its own: a requeued job resumes its run."""
-    from flowdist.runtime.run_folder.folder import run_dirs
-    from flowdist.runtime.run_folder.runs import has_begun
-
     prefix = f"{graph.name}-{os.environ.get('SLURM_JOB_ID', '0')}"
     found = [path for path in run_dirs(settings.base) if path.name.startswith(f"{prefix}_") and has_begun(path)]
     return settings._replace(prefix=prefix, resume=found[0].name if found else "")
@@ -183,13 +189,6 @@ def run_on(
     Raises:
         FlowdistError: The run cannot start or cannot be resumed.
     """
-    from flowdist.runtime.controller.host_registry import Listening
-    from flowdist.runtime.run_folder.folder import find_run
-    from flowdist.runtime.run_folder.resume import RunEndpoint, saved_endpoint
-    from flowdist.runtime.supervisor.local_node import Site
-    from flowdist.runtime.supervisor.supervisor import Hosting
-    from flowdist.runtime.wire.addresses import interface_of, reachable_address
-
     door = None
     if graph is not None and settings.prefix == IN_JOB:
         settings = of_controller_job(graph, settings)
@@ -222,10 +221,6 @@ def run_on(
 
 def _employ(employment: Employment, place: _Place, name: str, run_dir: Path) -> Employer:
     """Write into the folder of the run what members and a resume need, and return the engine and the pools."""
-    from flowdist.runtime.atomic import write_atomically
-    from flowdist.runtime.run_folder.folder import ENGINE
-    from flowdist.runtime.supervisor.fleet_keeper import Employer
-
     (run_dir / MEMBERS).mkdir(exist_ok=True)
     token = run_dir / TOKEN_FILE
     token.unlink(missing_ok=True)
@@ -246,8 +241,6 @@ def is_employer(base: Path, run: str) -> bool:
     Raises:
         FlowdistError: There is no such run.
     """
-    from flowdist.runtime.run_folder.folder import ENGINE, find_run
-
     return (find_run(base, run)[0] / ENGINE).exists()
 
 
@@ -257,9 +250,6 @@ def _saved(run_dir: Path) -> Employment:
     Raises:
         FlowdistError: The run has no engine, or the file is damaged.
     """
-    from flowdist.runtime.run_folder.folder import ENGINE
-    from flowdist.runtime.saved_files import DAMAGED
-
     try:
         return msgspec.json.decode((run_dir / ENGINE).read_bytes(), type=Employment)
     except FileNotFoundError:
@@ -282,8 +272,6 @@ def _listen(listen: str | None, before: str | None) -> _Listens:
     Raises:
         FlowdistError: The port that the user has named is taken, or all are.
     """
-    from flowdist.runtime.wire.addresses import Endpoint, endpoint_of, listening_address, reachable_address, reserve
-
     if listen is not None:
         named = endpoint_of(listen, PORTS[0])
         address = listening_address(named.host)

@@ -31,6 +31,7 @@ from flowdist.cli.shared.options import (
 )
 from flowdist.cli.shared.played import problems_of_job
 from flowdist.dsl.load import DEFAULT_FILE, Loaded, check_runnable, looks_like_topology
+from flowdist.dsl.oneline import one_role_graph
 from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import Plan
 
@@ -246,7 +247,7 @@ def _refuse_changes(named: TopologyOptions, script: ScriptOptions, engine: Engin
 
 
 def _has_engine(start: StartOptions) -> bool:
-    from flowdist.cli.run.on_engine import is_employer  # not needed by --help
+    from flowdist.cli.run.on_engine import is_employer  # only with --resume
 
     return is_employer(Path(start.base), start.resume or "")
 
@@ -286,8 +287,6 @@ def _refuse_options_of_scripts(path: Path, script: ScriptOptions) -> None:
 
 def _load_script(path: Path, named: TopologyOptions, script: ScriptOptions) -> Loaded:
     """Return the topology with one role that runs the script, and print its warnings."""
-    from flowdist.dsl.oneline import one_role_graph
-
     loaded = one_role_graph(
         str(path),
         script.args,

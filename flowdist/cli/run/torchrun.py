@@ -25,8 +25,13 @@ from flowdist.cli.shared.terminal import paint
 from flowdist.cli.shared.unknown_options import options_with_values
 from flowdist.dsl.load import compile_loaded
 from flowdist.errors import FlowdistError
+from flowdist.runtime.gpus.devices import machine_cpus, machine_gpus
 from flowdist.torchrun.completion import completions
+from flowdist.torchrun.joining import as_here
 from flowdist.torchrun.options import CompletionAsked, HelpAsked, help_text, read_options, refuse
+from flowdist.torchrun.output import Output
+from flowdist.torchrun.settle import settle
+from flowdist.torchrun.store_port import check_store_port, with_store_at
 
 if TYPE_CHECKING:
     from flowdist.runtime.run_folder.logs import OpenSink
@@ -84,11 +89,6 @@ def command(ctx: click.Context, words: tuple[str, ...], cold: bool, interface: s
         click.echo(_completion_script(ctx, asked.shell))
         return
     needs_linux("torchrun")
-    from flowdist.runtime.gpus.devices import machine_cpus, machine_gpus  # not needed by --help
-    from flowdist.torchrun.joining import as_here
-    from flowdist.torchrun.output import Output
-    from flowdist.torchrun.settle import settle
-    from flowdist.torchrun.store_port import check_store_port, with_store_at
 
     gpus = machine_gpus(os.environ)
     launch = settle(given, os.environ, gpus, machine_cpus())

@@ -12,6 +12,9 @@ from flowdist.cli.shared.completion import complete_run
 from flowdist.cli.shared.records import find_record, refuse_macro
 from flowdist.errors import FlowdistError
 from flowdist.record.reader import JOURNAL
+from flowdist.runtime.run_folder.runs import not_hidden
+from flowdist.ui.follow import FollowedRun
+from flowdist.ui.server import serving
 
 
 @verb("ui")
@@ -28,10 +31,6 @@ def command(run: str, port: int) -> None:
     The page is at an address of this machine that nobody can guess; it is printed. Ctrl-C ends the page, not the run.
     RUN is the run's name, the beginning of its name, or its folder. For a file, see flowdist timeline.
     """
-    from flowdist.runtime.run_folder.runs import not_hidden  # the page and the runtime: not needed by --help
-    from flowdist.ui.follow import FollowedRun
-    from flowdist.ui.server import serving
-
     path = find_record(run)
     if path.name != JOURNAL:
         raise FlowdistError(f"{path} is no run", help="for a trace, use flowdist timeline")

@@ -13,6 +13,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from flowdist.errors import FlowdistError
+from flowdist.runtime.run_folder.folder import find_run, is_locked, run_dirs
+from flowdist.runtime.run_folder.runs import PATIENCE_S as USUAL_S
+from flowdist.runtime.run_folder.runs import describe
 
 if TYPE_CHECKING:
     from flowdist.graph import RoleGraph
@@ -23,8 +26,6 @@ PATIENCE_S = 1.0  # for the controller of a run; a user who types does not wait 
 
 def complete_run(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the names of runs, the newest first, with whether they run; where no name fits, files."""
-    from flowdist.runtime.run_folder.folder import is_locked, run_dirs  # the runtime: not needed by --help
-
     try:
         found = [path for path in run_dirs(_base(ctx)) if path.name.startswith(incomplete)]
     except (FlowdistError, OSError):
@@ -81,9 +82,6 @@ def nodes_of(run_dir: Path, graph: RoleGraph, patience_s: float | None = None) -
         graph: Its role graph.
         patience_s: How long to wait for the controller, in seconds; None: as for every request.
     """
-    from flowdist.runtime.run_folder.runs import PATIENCE_S as USUAL_S  # the runtime: not needed by --help
-    from flowdist.runtime.run_folder.runs import describe
-
     try:
         joined = [node.name for node in describe(run_dir, patience_s or USUAL_S).nodes]  # in the order of joining
         return sorted(joined, key=lambda name: (len(name), name))
@@ -93,8 +91,6 @@ def nodes_of(run_dir: Path, graph: RoleGraph, patience_s: float | None = None) -
 
 def _find(ctx: click.Context) -> tuple[Path, RoleGraph] | None:
     """Return the folder and the graph of the run that the command line names so far; None if there is none."""
-    from flowdist.runtime.run_folder.folder import find_run  # the runtime: not needed by --help
-
     try:
         return find_run(_base(ctx), ctx.params.get("run") or "latest")
     except (FlowdistError, OSError):

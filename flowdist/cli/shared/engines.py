@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import click
 
 from flowdist.cli.shared.options import gathered, repeated
+from flowdist.dsl.problems.problem import Problem, TopologyProblems
+from flowdist.engines.interface import Topic
 from flowdist.errors import FlowdistError, did_you_mean
 
 if TYPE_CHECKING:
     from flowdist.dsl.load import Loaded
-    from flowdist.dsl.problems.problem import Problem
-    from flowdist.engines.interface import Topic
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -52,8 +52,6 @@ def problems_on(engine: EngineOptions, loaded: Loaded) -> list[Problem]:
     Raises:
         FlowdistError: The engine is unknown, or its options are wrong.
     """
-    from flowdist.engines.interface import Topic  # not needed by --help
-
     check_engine(engine)
     return _PROBLEMS[engine.on](engine.words, Topic(loaded.graph, loaded.arguments)) if engine.on else []
 
@@ -64,34 +62,32 @@ def refuse_errors(problems: Sequence[Problem], on: str) -> list[Problem]:
     Raises:
         TopologyProblems: Some of the problems are errors; the exception has all of them.
     """
-    from flowdist.dsl.problems.problem import TopologyProblems  # as above
-
     if any(problem.severity == "error" for problem in problems):
         raise TopologyProblems(problems, f"of the topology on {on}")
     return list(problems)
 
 
 def _on_slurm(words: Sequence[str], topic: Topic) -> list[Problem]:
-    from flowdist.engines.slurm.limits import find_problems
+    from flowdist.engines.slurm.limits import find_problems  # one engine is needed, if any
     from flowdist.engines.slurm.options import read_options
 
     return find_problems(topic, read_options(words, [role.name for role in topic.graph.roles]))
 
 
 def _on_local(words: Sequence[str], topic: Topic) -> list[Problem]:
-    from flowdist.engines.local import LocalProcesses
+    from flowdist.engines.local import LocalProcesses  # as above
 
     return LocalProcesses(Path()).problems(topic)
 
 
 def _on_hand(words: Sequence[str], topic: Topic) -> list[Problem]:
-    from flowdist.engines.by_hand import ByHand
+    from flowdist.engines.by_hand import ByHand  # as above
 
     return ByHand(print).problems(topic)
 
 
 def _on_jobset(words: Sequence[str], topic: Topic) -> list[Problem]:
-    from flowdist.engines.jobset.manifests import template_of
+    from flowdist.engines.jobset.manifests import template_of  # as above
     from flowdist.engines.jobset.options import read_options
     from flowdist.engines.jobset.problems import problems
 

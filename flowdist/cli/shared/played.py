@@ -40,7 +40,7 @@ def problems_of_job(loaded: Loaded, graph: RoleGraph, plan: Plan) -> list[Proble
     """
     if graph is loaded.graph and not any(plan):
         return []
-    from flowdist.dsl.check.timeouts import find, problem_of
+    from flowdist.dsl.check.timeouts import find, problem_of  # the DSL: verbs about a run do without
     from flowdist.report.static.plan_timeouts import problems_of_plan  # the grammar of faults, as above
 
     known = {(found.code, found.role) for found in find(loaded.graph)}

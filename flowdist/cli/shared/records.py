@@ -12,6 +12,10 @@ from flowdist.errors import FlowdistError
 from flowdist.record.journal import Header, Line, Record
 from flowdist.record.reader import JOURNAL, BadLine, RecordReader
 from flowdist.record.replay import Replay
+from flowdist.runtime.run_folder.access import refuse_private
+from flowdist.runtime.run_folder.folder import run_by_prefix, run_of_prefix
+from flowdist.runtime.run_folder.resume import truncate_help
+from flowdist.runtime.run_folder.runs import state_of
 
 RUNS = Path("runs")
 FILE_SUFFIXES = (".jsonl", ".json", ".py", ".toml", ".txt", ".gz")  # a name that ends so is meant as a file, no run
@@ -29,8 +33,6 @@ def find_record(name: str) -> Path:
     """
     path = _path_of(name)
     if path.is_dir():
-        from flowdist.runtime.run_folder.access import refuse_private  # the runtime: not needed for a file
-
         refuse_private(path)
         path /= JOURNAL
         if not path.is_file():
@@ -52,7 +54,6 @@ def _path_of(name: str) -> Path:
         return path
     if (RUNS / name).is_dir():
         return RUNS / name
-    from flowdist.runtime.run_folder.folder import run_by_prefix, run_of_prefix  # the runtime: not needed for a path
 
     if path.suffix in FILE_SUFFIXES:
         return run_of_prefix(RUNS, name) or path
@@ -65,8 +66,6 @@ def is_record(name: str) -> bool:
     Raises:
         FlowdistError: More than one run has a name that begins so.
     """
-    from flowdist.runtime.run_folder.folder import run_of_prefix  # as above
-
     return Path(name).exists() or (RUNS / name).is_dir() or run_of_prefix(RUNS, name) is not None
 
 
@@ -131,9 +130,6 @@ class RecordFile:
 
 def help_for(bad: BadLine, path: Path) -> str:
     """Return what to do about a line of the record that cannot be used: go on from before it if its run has died."""
-    from flowdist.runtime.run_folder.resume import truncate_help  # the runtime: not needed for a good record
-    from flowdist.runtime.run_folder.runs import state_of
-
     is_of_run = path.name == JOURNAL and (path.parent / "graph.json").is_file()
     if is_of_run and bad.number > 1 and state_of(path.parent).state == "died":
         return truncate_help(path.parent.resolve(), bad.number)

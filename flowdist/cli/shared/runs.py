@@ -12,6 +12,8 @@ import click
 from flowdist.cli.shared.completion import complete_run
 from flowdist.cli.shared.options import gathered, json_option, runs_option
 from flowdist.errors import FlowdistError
+from flowdist.runtime.run_folder.folder import find_run
+from flowdist.runtime.run_folder.runs import describe, state_of
 
 if TYPE_CHECKING:
     from flowdist.graph import RoleGraph
@@ -41,8 +43,6 @@ class RunOptions(NamedTuple):
         Raises:
             FlowdistError: There is no such run.
         """
-        from flowdist.runtime.run_folder.folder import find_run  # msgspec and the runtime: not needed by --help
-
         return find_run(Path(self.base), self.run)
 
 
@@ -55,8 +55,6 @@ def statuses(run_dir: Path, every_s: float) -> Iterator[Status]:
     Raises:
         FlowdistError: The run lasts, and its controller has not answered in time.
     """
-    from flowdist.runtime.run_folder.runs import describe, state_of
-
     while True:
         try:
             yield describe(run_dir)

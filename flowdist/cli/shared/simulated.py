@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from flowdist.cli.shared.terminal import rich_console
 from flowdist.graph import SECOND
+from flowdist.record.journal import UnsavedLine
+from flowdist.report.record.spending import time_of
+from flowdist.report.record.summary import summary_of
+from flowdist.sim.checks.expectations import recoveries
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -91,11 +95,6 @@ def simulated_summary(result: SimResult) -> dict[str, Any]:
     That is steps, lost work, time by bucket, checkpoints that were not saved, and the time until steps go on after each
     incident.
     """
-    from flowdist.record.journal import UnsavedLine
-    from flowdist.report.record.spending import time_of
-    from flowdist.report.record.summary import summary_of
-    from flowdist.sim.checks.expectations import recoveries
-
     summary = summary_of(result.job, result.lines)
     lines = [line for line in result.lines if isinstance(line, UnsavedLine)]
     keys = ("world", "step", "reason")

@@ -36,7 +36,7 @@ def with_workload_file(graph: RoleGraph, file: str, sets: Iterable[str] = ()) ->
     Raises:
         FlowdistError: The file cannot be read, has problems, or names a role that the job does not have.
     """
-    from flowdist.sim.calibration.calibration import calibrated
+    from flowdist.sim.calibration.calibration import calibrated  # the simulator: only with --workload
     from flowdist.sim.calibration.file import read_calibration
 
     found = read_calibration(Path(file))
@@ -66,7 +66,7 @@ def with_times(job: Again, file: str) -> Again:
 
 def fields_set(sets: Iterable[str]) -> list[str]:
     """Return the fields of workloads that texts of --set name, as `role.field` of the graph: `trainer.step_ns`."""
-    from flowdist.sim.calibration.file import KEYS
+    from flowdist.sim.calibration.file import KEYS  # as above
 
     found = []
     for text in sets:

@@ -11,6 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from flowdist.advice.advise import Advice, Question, advise
+from flowdist.advice.alternatives import LEVERS, Lever
+from flowdist.advice.playing import Job, Mode, budget_of, faults_per_ns, horizon_ns, leading_role, mode_of
+from flowdist.advice.prices import Price, parse_price
+from flowdist.advice.words import Setting, advice_page, advice_plot, advice_text, advice_values, runs_text
 from flowdist.cli.shared.common import load, pairs, print_json, until_ns, verb, write
 from flowdist.cli.shared.completion import complete_run
 from flowdist.cli.shared.options import (
@@ -24,19 +29,17 @@ from flowdist.cli.shared.options import (
 from flowdist.cli.shared.terminal import rich_console
 from flowdist.cli.shared.workloads import with_workload_file, workload_option
 from flowdist.cli.simulate.campaign import CampaignOptions
+from flowdist.dsl.load import load_topology
 from flowdist.errors import FlowdistError, did_you_mean
-from flowdist.graph import RoleGraph
+from flowdist.faults.files import join_plans, parse_plan
+from flowdist.faults.grammar import NOTHING, Plan
+from flowdist.graph import RoleGraph, format_duration
+from flowdist.sim.simulation import with_nodes
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from flowdist.advice.advise import Advice, Question
-    from flowdist.advice.alternatives import Lever
     from flowdist.advice.measured_rates import MeasuredRate
-    from flowdist.advice.playing import Job, Mode
-    from flowdist.advice.prices import Price
-    from flowdist.advice.words import Setting
-    from flowdist.faults.grammar import Plan
 
 FEW = 20  # failures: a rate from fewer may be off by half and more
 AFTER_S = 2.0  # shorter advice shows no progress
@@ -99,8 +102,6 @@ def command(named: TopologyOptions, faults: FaultOptions, options: AdviceOptions
     flowdist advise --from runs/a --workload workload.toml --price 2.5
     flowdist advise --rate node-kill=2/node-day/30m --only interval --plot interval.svg
     """
-    from flowdist.advice.advise import advise
-
     checked = _read(faults, options)
     named = _without_models(named)
     job = _job(named, options)
@@ -119,10 +120,6 @@ def command(named: TopologyOptions, faults: FaultOptions, options: AdviceOptions
 
 def _read(faults: FaultOptions, options: AdviceOptions) -> _Checked:
     """Read the options that need no topology, and raise one FlowdistError with everything that is wrong in them."""
-    from flowdist.advice.alternatives import LEVERS
-    from flowdist.advice.prices import parse_price
-    from flowdist.faults.grammar import NOTHING
-
     wrong: list[FlowdistError] = []
 
     def read(parse: Callable[[], Any], default: Any = None) -> Any:
@@ -198,11 +195,6 @@ def _job(named: TopologyOptions, options: AdviceOptions, sets: tuple[str, ...] =
         sets: More texts of --set.
         nodes: Another number of nodes; None: that of the command line.
     """
-    from flowdist.advice.playing import Job
-    from flowdist.dsl.load import load_topology
-    from flowdist.faults.grammar import NOTHING
-    from flowdist.sim.simulation import with_nodes
-
     every, count = (*named.sets, *sets), str(nodes) if nodes is not None else named.nodes
     graph, arrival_ns = load_topology(named.target, pairs(named.params, "-p"), every, count).graph, 0
     declares_nodes, graph = graph.cluster.given, with_nodes(graph)
@@ -218,7 +210,7 @@ def _measured(names: tuple[str, ...], graph: RoleGraph) -> list[MeasuredRate]:
     Raises:
         FlowdistError: A record cannot be read, or none of them has a failure.
     """
-    from flowdist.advice.measured_rates import Record, measured_rates
+    from flowdist.advice.measured_rates import Record, measured_rates  # only with --from, which reads records
     from flowdist.cli.shared.records import RecordFile, find_record, refuse_macro
 
     records = []
@@ -250,10 +242,6 @@ def _asked(
     measured: list[MeasuredRate],
 ) -> _Asked:
     """Return the question of the command line: the job with its faults, and how often it is simulated."""
-    from flowdist.advice.advise import Question
-    from flowdist.advice.playing import budget_of, horizon_ns, mode_of
-    from flowdist.faults.files import join_plans, parse_plan
-
     plan = join_plans([checked.plan, parse_plan(rates=[rate.text for rate in measured])])
     mode = mode_of(job._replace(plan=plan))
     budget = budget_of(job.graph, plan, mode, checked.until_ns)
@@ -271,10 +259,6 @@ def _setting(
     named: TopologyOptions, faults: FaultOptions, options: AdviceOptions, asked: _Asked, checked: _Checked
 ) -> Setting:
     """Return what the words of the advice need: the price, what was simulated, and how commands are written."""
-    from flowdist.advice.playing import faults_per_ns, leading_role
-    from flowdist.advice.words import Setting, runs_text
-    from flowdist.graph import format_duration
-
     job, seeds = asked.question.job, asked.question.measuring
     many = job.until_ns * faults_per_ns(job.graph, job.plan) + len(job.plan.faults)
     rates = [rate.spec for rate in job.plan.rates if not rate.where]
@@ -314,8 +298,6 @@ def _doubts(measured: list[MeasuredRate]) -> list[str]:
 
 def _write_files(options: AdviceOptions, advice: Advice, setting: Setting) -> None:
     """Write the files of --plot and --html."""
-    from flowdist.advice.words import advice_page, advice_plot
-
     if options.plot_file is not None:
         write(Path(options.plot_file), advice_plot(advice, setting).encode())
     if options.html_file is not None:
@@ -323,8 +305,6 @@ def _write_files(options: AdviceOptions, advice: Advice, setting: Setting) -> No
 
 
 def _show(named: TopologyOptions, advice: Advice, setting: Setting, measured: list[MeasuredRate]) -> None:
-    from flowdist.advice.words import advice_text, advice_values
-
     if named.as_json:
         rates = [rate._asdict() for rate in measured]
         print_json("advice", **advice_values(advice, setting), measured_rates=rates)

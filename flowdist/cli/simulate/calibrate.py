@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -13,10 +13,15 @@ from flowdist.cli.shared.completion import complete_run
 from flowdist.cli.shared.options import json_option
 from flowdist.cli.shared.records import RecordFile, find_record, refuse_macro
 from flowdist.errors import FlowdistError
-
-if TYPE_CHECKING:
-    from flowdist.sim.calibration.calibration import Calibration
-    from flowdist.sim.prediction import Prediction, Run
+from flowdist.graph import format_duration
+from flowdist.record.reader import BadLine
+from flowdist.record.replay import Replay
+from flowdist.report.table import table
+from flowdist.sim.calibration.calibration import Calibration, calibrate
+from flowdist.sim.calibration.distribution import rounded
+from flowdist.sim.calibration.file import calibration_text
+from flowdist.sim.calibration.observe import observe
+from flowdist.sim.prediction import Prediction, Run, held_out
 
 
 @verb("calibrate")
@@ -35,11 +40,6 @@ def command(runs: tuple[str, ...], file: str | None, as_json: bool) -> None:
     others; a single run, by its first two thirds. Of a damaged journal the lines before the damage count, and the exit
     code is 2.
     """
-    from flowdist.sim.calibration.calibration import calibrate
-    from flowdist.sim.calibration.file import calibration_text
-    from flowdist.sim.calibration.observe import observe
-    from flowdist.sim.prediction import held_out
-
     records = [_read(name) for name in runs]
     usable = [run for _, run in records]
     found = calibrate([observe(run.header, run.lines) for run in usable])
@@ -62,10 +62,6 @@ def _read(name: str) -> tuple[RecordFile, Run]:
     Raises:
         FlowdistError: There is no such record, it has no header, it is of macro mode, or no worker of it ever started.
     """
-    from flowdist.record.reader import BadLine
-    from flowdist.record.replay import Replay
-    from flowdist.sim.prediction import Run
-
     record = RecordFile(find_record(name))
     refuse_macro(record.header, name)
     replay, lines = Replay(record.header, source=str(record.path)), []
@@ -84,8 +80,6 @@ def _read(name: str) -> tuple[RecordFile, Run]:
 
 def _show(found: Calibration, runs: tuple[str, ...], predictions: list[Prediction]) -> None:
     """Print the distributions, what is unknown, and the errors on what was held out."""
-    from flowdist.report.table import table
-
     click.echo(f"calibrated from {', '.join(runs)}")
     for name, times in found.roles.items():
         click.echo(f"\n{name}")
@@ -108,9 +102,6 @@ def _show(found: Calibration, runs: tuple[str, ...], predictions: list[Predictio
 
 def _rows(predictions: list[Prediction]) -> list[tuple[str, ...]]:
     """Return the table of predictions: a row of headings, then one for each figure of each run."""
-    from flowdist.graph import format_duration
-    from flowdist.sim.calibration.distribution import rounded
-
     rows: list[tuple[str, ...]] = [("run", "figure", "real", "predicted", "error")]
     for each in predictions:
         for figure in (each.lasted, *each.figures):

@@ -16,6 +16,8 @@ from flowdist.cli.simulate.campaign_report import campaign_dict, show_coverage, 
 from flowdist.cli.simulate.demands import Demands
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph
+from flowdist.testing.campaign import campaign
+from flowdist.testing.corpus import Corpus
 
 SHOWN_MAX = 10  # seeds that are named in one line
 LAST_EVENTS = 20  # lines of a failing run's trace that are shown without --full
@@ -86,9 +88,6 @@ class Campaign(NamedTuple):
         Seeds that the corpus keeps are tried first; seeds that fail are added to it at once. The exit code is 3 for a
         failure, or for a point (with --cover: also a phase) that a whole campaign never reached.
         """
-        from flowdist.testing.campaign import campaign  # processes: only when something is explored
-        from flowdist.testing.corpus import Corpus
-
         corpus = Corpus(Path(self.options.corpus)) if self.options.corpus is not None else None
         known = corpus.open() if corpus is not None else []
         seeds = list(dict.fromkeys([*(each.seed for each in known), *self.seeds]))
@@ -148,7 +147,13 @@ class _Progress:
     """Context manager that shows a progress bar with the remaining time on stderr, if that is a terminal."""
 
     def __init__(self, total: int, *, quiet: bool) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import (  # only a campaign draws
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
 
         columns = (
             TextColumn("exploring"),

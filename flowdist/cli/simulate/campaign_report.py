@@ -8,6 +8,9 @@ from typing import Any
 import click
 
 from flowdist.cli.shared.terminal import paint
+from flowdist.report.table import table
+from flowdist.testing.campaign import replay_command
+from flowdist.testing.corpus import kinds_of, seeds_text
 
 KINDS_MAX = 10
 PHASES = ("starting", "steady", "saving", "in recovery", "restoring", "ending")
@@ -21,9 +24,6 @@ def campaign_dict(report: Any, target: str, options: list[str]) -> dict[str, Any
         target: The topology, as the command line names it; empty for the default.
         options: Words of the command line that a replay needs besides the target.
     """
-    from flowdist.testing.campaign import replay_command
-    from flowdist.testing.corpus import kinds_of
-
     failures = [{**each._asdict(), "replay": replay_command(target, options, each)} for each in report.failures]
     coverage = [{"kind": kind, "phase": phase, "faults": count} for (kind, phase), count in report.coverage.items()]
     return {
@@ -53,8 +53,6 @@ def show_failures(report: Any, target: str, options: list[str], most: int | None
         options: Words of the command line that a replay needs besides the target.
         most: Number of the last events that are shown; None: all.
     """
-    from flowdist.testing.corpus import kinds_of
-
     kinds = kinds_of(report.failures)
     for failure, alike in kinds[:KINDS_MAX]:
         _show_failure(failure, alike, target, options, most)
@@ -64,9 +62,6 @@ def show_failures(report: Any, target: str, options: list[str], most: int | None
 
 def _show_failure(failure: Any, alike: Any, target: str, options: list[str], most: int | None) -> None:
     """Print one failure, for all seeds in `alike` that failed in the same way."""
-    from flowdist.testing.campaign import replay_command
-    from flowdist.testing.corpus import seeds_text
-
     paint(f"{seeds_text(failure, alike)}: {failure.property}", fg="red")
     click.echo(f"  {failure.text}")
     click.echo(f"  shortest plan: {', '.join(failure.faults) or 'none: it fails without a fault'}")
@@ -111,8 +106,6 @@ def show_coverage(report: Any) -> None:
 
 
 def _show_table(rows: list[tuple[str, ...]]) -> None:
-    from flowdist.report.table import table
-
     click.echo("\n".join(table(rows)))
 
 

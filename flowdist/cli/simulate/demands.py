@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import click
 
 from flowdist.cli.shared.options import TopologyOptions, gathered
-
-if TYPE_CHECKING:
-    from flowdist.sim.checks.bounds import Bounds
-    from flowdist.sim.checks.properties import Properties
+from flowdist.dsl.load import DEFAULT_FILE
+from flowdist.sim.checks.bounds import Bounds, bounds_of
+from flowdist.sim.checks.properties import Properties
+from flowdist.testing.declare import load_properties, side_file
+from flowdist.testing.repro_command import bound_words
 
 
 class Demands(NamedTuple):
@@ -35,8 +36,6 @@ class Demands(NamedTuple):
         Raises:
             FlowdistError: One of them cannot be read.
         """
-        from flowdist.sim.checks.bounds import bounds_of  # the engine: only when something is simulated
-
         return bounds_of(self.recovers_within, self.lost_work, self.goodput)
 
     def properties(self, named: TopologyOptions) -> Properties:
@@ -44,10 +43,6 @@ class Demands(NamedTuple):
 
         `named` is the topology of the command line.
         """
-        from flowdist.dsl.load import DEFAULT_FILE
-        from flowdist.sim.checks.properties import Properties
-        from flowdist.testing.declare import load_properties, side_file
-
         if self.file is not None:
             return load_properties(Path(self.file))
         beside = side_file(named.target or DEFAULT_FILE)
@@ -55,8 +50,6 @@ class Demands(NamedTuple):
 
     def words(self) -> list[str]:
         """Return the file of properties and the bounds as words of a command line that shows a failure again."""
-        from flowdist.testing.repro_command import bound_words
-
         file = ["--properties", self.file] if self.file is not None else []
         return [*file, *bound_words(self.recovers_within, self.lost_work, self.goodput)]
 

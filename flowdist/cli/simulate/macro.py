@@ -15,9 +15,23 @@ import click
 from flowdist.cli.shared.common import print_json, write_trace
 from flowdist.cli.shared.options import gathered
 from flowdist.cli.shared.simulated import ProgressLine, exit_code
+from flowdist.dsl.problems.problem import place_text
 from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import FaultError, Plan
+from flowdist.faults.rates import entities, expected
 from flowdist.graph import HOUR, RoleGraph, format_duration, parse_duration
+from flowdist.record.accounts import BUCKETS
+from flowdist.report.goodput import (
+    Rarest,
+    daly_ns,
+    estimate,
+    macro_text,
+    needed_text,
+    rarest_of,
+    seeds_needed,
+    young_ns,
+)
+from flowdist.report.table import table
 
 if TYPE_CHECKING:
     from flowdist.dsl.check.arguments import Arguments
@@ -60,8 +74,7 @@ class MacroRun(NamedTuple):
             MacroRefused, FaultError: Macro mode does not play the job, or a fault. The text begins with the place of
                 the field, and the help is the command that plays a shorter time of it in protocol mode.
         """
-        from flowdist.dsl.problems.problem import place_text
-        from flowdist.sim.macro.refused import MacroRefused
+        from flowdist.sim.macro.refused import MacroRefused  # a second simulator: only with --macro
         from flowdist.sim.macro.scope import scope_of
 
         try:
@@ -102,7 +115,7 @@ class MacroRun(NamedTuple):
 
     def _run_seed(self, scope: Any, seed: int, trace_file: Path | None) -> tuple[Any, float]:
         """Run one seed, write its trace if a file is given, and return the result and the CPU time in seconds."""
-        from flowdist.sim.macro.macro import Macro
+        from flowdist.sim.macro.macro import Macro  # as above
         from flowdist.sim.macro.trace import MacroTrace
 
         trace = MacroTrace(scope, self.plan, seed) if trace_file is not None else None
@@ -116,9 +129,6 @@ class MacroRun(NamedTuple):
 
     def _show(self, scope: Any, summary: dict[str, Any]) -> None:
         """Print the size of the job, the rates of faults, and the results."""
-        from flowdist.faults.rates import entities, expected
-        from flowdist.report.goodput import macro_text
-
         gpus = sum(node.gpu for node in self.graph.cluster.nodes)
         click.echo(f"{scope.role.max_replicas} replicas of {scope.role.name} on {len(scope.nodes)} nodes, {gpus} GPUs")
         for rate in self.plan.rates:
@@ -134,7 +144,7 @@ class MacroRun(NamedTuple):
         Raises:
             FlowdistError: --until is not given, or macro mode cannot simulate the job.
         """
-        from flowdist.sim.cross_check import compare
+        from flowdist.sim.cross_check import compare  # as above
 
         self._scope()  # refuses what macro mode cannot simulate
         if self.until_ns is None:
@@ -155,8 +165,6 @@ class MacroRun(NamedTuple):
 
 def _shares(found: Sequence[Any]) -> dict[str, dict[str, float]]:
     """Return, for each bucket of time, its share in both modes and the largest difference of one seed."""
-    from flowdist.record.accounts import BUCKETS
-
     return {
         bucket: {
             "macro": _share([one.macro.spent for one in found], bucket),
@@ -169,8 +177,6 @@ def _shares(found: Sequence[Any]) -> dict[str, dict[str, float]]:
 
 def _show_comparison(found: Sequence[Any], shares: dict[str, dict[str, float]]) -> None:
     """Print the shares of time in both modes, and the seeds for which the modes disagree."""
-    from flowdist.report.table import table
-
     rows: list[tuple[str, ...]] = [("", "macro", "protocol", "difference", "worst")]
     for bucket, share in shares.items():
         macro, protocol = share["macro"], share["protocol"]
@@ -192,8 +198,6 @@ def _summary(
 
     `cpu_s` is the CPU time of all runs in seconds. `rates` are the names of the rates, whose faults may be rare.
     """
-    from flowdist.report.goodput import daly_ns, estimate, needed_text, rarest_of, seeds_needed, young_ns
-
     load = scope.role.workload
     restarts = sum(result.generations - 1 for result in results)
     between_ns = sum(result.now for result in results) / restarts if restarts else None
@@ -222,8 +226,6 @@ def _summary(
 
 def _counts(counted: list[Counter[str]], *, has_rates: bool) -> dict[str, Any]:
     """Return the estimate of each number that the runs have counted, by its name. `has_rates`: it may be rare."""
-    from flowdist.report.goodput import Rarest, estimate
-
     found = {name: [counts[name] for counts in counted] for name in sorted({key for each in counted for key in each})}
     return {
         name: estimate(list(map(float, ns)), Rarest(name, sum(ns)) if has_rates else None) for name, ns in found.items()

@@ -12,6 +12,13 @@ from flowdist.cli.shared.common import print_json, problems_json
 from flowdist.cli.shared.simulated import exit_code, simulated_summary
 from flowdist.faults.scenario import Scenario
 from flowdist.graph import HOUR, format_duration
+from flowdist.record.journal import FaultLine
+from flowdist.report.record.summary import summary_text
+from flowdist.report.record.trace import shown_lines, trace_lines
+from flowdist.sim.checks.expectations import unmet
+from flowdist.sim.faults.unfired import unfired_texts
+from flowdist.sim.simulation import Simulation
+from flowdist.testing.sameness import difference, has_models, unlike_or
 
 if TYPE_CHECKING:
     from flowdist.dsl.problems.problem import Problem
@@ -44,8 +51,6 @@ def show_result(
         broken: Bounds and liveness demands that do not hold, in words.
         problems: Warnings about the topology and the faults, for the JSON.
     """
-    from flowdist.sim.checks.expectations import unmet
-
     wrong = [*(unmet(scenario.expect, result) if scenario is not None else []), *broken]
     summary = _summary(result, wrong)
     if as_json:
@@ -76,9 +81,6 @@ def _summary(result: Any, wrong: list[str]) -> dict[str, Any]:
 
 def _print(result: Any, scenario: Scenario | None, summary: dict[str, Any], full: bool) -> None:
     """Print the trace, the summary and the digest of the run."""
-    from flowdist.report.record.summary import summary_text
-    from flowdist.report.record.trace import shown_lines, trace_lines
-
     if scenario is not None:
         click.echo(f"{scenario.title}\n")
     for line in trace_lines(result.lines) if full else shown_lines(result.lines, TRACE_LINES):
@@ -92,8 +94,6 @@ def _print(result: Any, scenario: Scenario | None, summary: dict[str, Any], full
 
 def _print_wrong(result: Any, scenario: Scenario | None, summary: dict[str, Any]) -> None:
     """Print exceptions of user code, violations, unfired faults and unmet expectations on stderr."""
-    from flowdist.sim.faults.unfired import unfired_texts
-
     if result.played.errors:
         first = result.played.errors[0]
         where = f", at {first.place}" if first.place else ""
@@ -116,10 +116,6 @@ def _difference(result: Any) -> str | None:
     Only a job that has succeeded with models and faults is compared. If it differs, the run without faults is repeated,
     to see whether the models do the same twice.
     """
-    from flowdist.record.journal import FaultLine
-    from flowdist.sim.simulation import Simulation
-    from flowdist.testing.sameness import difference, has_models, unlike_or
-
     if result.job.outcome != "succeeded" or not has_models(result.job.graph):
         return None
     if not any(isinstance(line, FaultLine) for line in result.lines):

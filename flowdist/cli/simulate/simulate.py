@@ -23,6 +23,14 @@ from flowdist.faults.files import join_plans, plan_of_scenario
 from flowdist.faults.grammar import NOTHING, Plan
 from flowdist.faults.scenario import Scenario, check_expectations, load_scenario
 from flowdist.graph import HOUR, RoleGraph
+from flowdist.report.record.page import timeline_page
+from flowdist.report.record.timeline import timeline_of
+from flowdist.report.static.room import stranding
+from flowdist.sim.checks.liveness import end_ns, late
+from flowdist.sim.faults.injector import check_faults
+from flowdist.sim.simulation import Simulation, with_nodes
+from flowdist.sim.workers.collectives import with_collective
+from flowdist.sim.workers.start_ups import with_startup_spread
 
 if TYPE_CHECKING:
     from flowdist.dsl.check.arguments import Arguments
@@ -191,9 +199,6 @@ def _read_job(named: TopologyOptions, faults: FaultOptions, one: OneRunOptions) 
         seed = scenario.seed if seed is None else seed
         until = until or scenario.until
     loaded = load(named)
-    from flowdist.sim.simulation import with_nodes
-    from flowdist.sim.workers.collectives import with_collective  # the engine: only when something is simulated
-    from flowdist.sim.workers.start_ups import with_startup_spread
 
     graph, arrival_ns = loaded.graph, 0
     if one.workload_file is not None:
@@ -259,8 +264,6 @@ def _simulate_macro(
     Raises:
         FlowdistError: An option or a fault is not for macro mode.
     """
-    from flowdist.sim.faults.injector import check_faults
-
     refused = {
         "a scenario's expectations are": job.scenario is not None,
         "--html is": one.html_file is not None,
@@ -282,10 +285,6 @@ def _simulate_macro(
 
 def _simulate(job: _Job, one: OneRunOptions, demands: Demands) -> None:
     """Run the simulation, write its files, show it, and exit with its exit code."""
-    from flowdist.report.static.room import stranding
-    from flowdist.sim.faults.injector import check_faults
-    from flowdist.sim.simulation import Simulation
-
     check_faults(job.plan, job.graph)
     if job.scenario is None and not job.named.as_json and (note := stranding(job.plan, job.graph)):
         click.echo(f"warning: {note}", err=True)
@@ -305,16 +304,11 @@ def _simulate(job: _Job, one: OneRunOptions, demands: Demands) -> None:
 
 def _liveness_end_ns(graph: RoleGraph, plan: Plan) -> int:
     """Return the time (ns) by which a job that makes progress has ended, computed from a run without faults."""
-    from flowdist.sim.checks.liveness import end_ns
-    from flowdist.sim.simulation import Simulation
-
     return end_ns(graph, plan, Simulation(graph, checks="paced").run(1000 * HOUR).now)
 
 
 def _stuck(result: Any, plan: Plan) -> list[str]:
     """Return in words why the run violates liveness; empty if it does not."""
-    from flowdist.sim.checks.liveness import late
-
     stuck = late(result, plan)
     waiting = ", ".join(result.waiting)
     if stuck is not None:
@@ -324,7 +318,4 @@ def _stuck(result: Any, plan: Plan) -> list[str]:
 
 def _draw(result: Any, path: Path) -> None:
     """Write the timeline of a simulation as an HTML page."""
-    from flowdist.report.record.page import timeline_page
-    from flowdist.report.record.timeline import timeline_of
-
     write(path, timeline_page(timeline_of(result.lines[0], result.lines[1:])).encode())

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from flowdist.cli.shared.common import print_json, verb
 from flowdist.cli.shared.simulated import BROKEN
-
-if TYPE_CHECKING:
-    from flowdist.validation.rows import Row
+from flowdist.validation.rows import Row, load_claims, load_rows, row_files
+from flowdist.validation.verdicts import judge, verdicts_markdown, verdicts_text
 
 
 @verb("validate")
@@ -26,9 +24,6 @@ def command(files: tuple[Path, ...], only: str | None, as_json: bool, markdown: 
     Without FILES, the rows of the package. A file quotes its source, and states the tolerance and the job: see
     evidence/truth.md. Exit code 0 if each row agrees, or misses as it says; else 3.
     """
-    from flowdist.validation.rows import load_claims, load_rows, row_files
-    from flowdist.validation.verdicts import judge, verdicts_markdown, verdicts_text
-
     rows = _chosen(load_rows(files or row_files()), only)
     claims = load_claims() if not files and only is None else []
     judged = [judge(row) for row in rows]

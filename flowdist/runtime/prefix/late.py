@@ -39,7 +39,7 @@ class Late:
 
     def import_all(self, watch: Watch) -> str:
         """Import the modules. Return why workers must not be forked from here; empty if they may be."""
-        import importlib
+        import importlib  # a template has imported as little as it can
 
         before = dict(watch.environment.items_known())
         watch.environment.begin_notes()

@@ -193,7 +193,7 @@ def count_steps(at_first_step: Callable[[], None]) -> None:
         at_first_step: Called at the first of them, or at the first call of `progress()`.
     """
     if "torch.optim.optimizer" in sys.modules:
-        from flowdist.worker import process_groups
+        from flowdist.worker import process_groups  # only a script that trains with torch needs them
         from flowdist.worker.step_counter import step_counter
 
         step_counter.watch()

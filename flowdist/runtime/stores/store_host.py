@@ -95,7 +95,7 @@ def _serve(parent: int, host: str, port: int, listening: int) -> NoReturn:
         port: The port to which it is bound.
         listening: The descriptor of the listening socket.
     """
-    from torch.distributed import TCPStore
+    from torch.distributed import TCPStore  # `run` has imported it: a host of stores starts without it
 
     try:
         die_with_parent(parent)

@@ -16,7 +16,7 @@ def _boot() -> None:
     before = set(sys.modules)
     sys.path.insert(0, folder.rpartition("/flowdist/runtime/")[0])
     try:
-        from flowdist.runtime.prefix.template import begin
+        from flowdist.runtime.prefix.template import begin  # found on the path that was set above
     finally:
         del sys.path[0]
     for name in set(sys.modules) - before:
