@@ -158,7 +158,8 @@ def beyond(verdict: Verdict, noise: dict[str, int]) -> Iterator[str]:
     for role, times in verdict.times.items():
         for bucket, (first, second, simulation) in times.items():
             off = max(min(first, second) - simulation, simulation - max(first, second))
-            interval = verdict.intervals.get(role, 0) if bucket in WORK else 0
+            # a fault that comes at another moment may find the trainers in another phase
+            interval = verdict.intervals.get(role, 0) if bucket in WORK or role not in BESIDE else 0
             if off > noise[bucket] + interval:
                 shown = ", ".join(f"{ns / 1e9:.2f} s" for ns in (first, second))
                 yield f"{role}, {bucket}: real {shown}; simulated {simulation / 1e9:.2f} s"
