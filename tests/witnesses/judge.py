@@ -34,7 +34,6 @@ LEAST_NS = 250 * MS  # some steps: reports come up to a heartbeat late
 MOST_NS = 1000 * MS  # one pair beside a busy program would hide what is wrong in all others
 UNSEEN = ("productive", "checkpoint", "restore", "stalled", "lost work", "unsaved at the end", "detection")
 NOTICED = "work until it was noticed"
-WORK = ("productive", "checkpoint", "stalled", "lost work", "unsaved at the end", "done", NOTICED)
 AROUND = 6  # decisions that are shown before and after the first difference
 
 
@@ -158,7 +157,6 @@ def beyond(verdict: Verdict, noise: dict[str, int]) -> Iterator[str]:
     for role, times in verdict.times.items():
         for bucket, (first, second, simulation) in times.items():
             off = max(min(first, second) - simulation, simulation - max(first, second))
-            interval = verdict.intervals.get(role, 0) if bucket in WORK else 0
-            if off > noise[bucket] + interval:
+            if off > noise[bucket] + verdict.intervals.get(role, 0):
                 shown = ", ".join(f"{ns / 1e9:.2f} s" for ns in (first, second))
                 yield f"{role}, {bucket}: real {shown}; simulated {simulation / 1e9:.2f} s"

@@ -133,8 +133,8 @@ def _service(dice: random.Random, service: Service, policy: str = "") -> Iterato
     """Yield a service. Its policy is drawn if it is not given."""
     ready = ', ready_when="tcp:rpc"' if service.is_checked else ""
     state = ', state="memory"' if service.has_memory else ""
-    name, startup, replicas = service.name, service.startup_s, dice.choice((1, 1, 2))
-    startup = dice.choice((0, 0.2)) if startup is None else startup
+    name, startup, replicas = service.name, dice.choice((0, 0.2)), dice.choice((1, 1, 2))
+    startup = startup if service.startup_s is None else service.startup_s
     yield f'{name} = t.role("{name}", ["python", "service.py", "{startup}"], kind="service", replicas={replicas},'
     yield f'    cpu=0.5, ports=["rpc"]{ready}{state}, restart={policy or _policy(dice, "replica")})'
 
