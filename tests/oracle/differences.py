@@ -252,6 +252,7 @@ NAMED = (
         "own: by_compiled",
         _is_shared,
     ),
+    Named("a key of an import", WARM, "What a library asks or draws while it is imported", "own: key", _is_shared),
     Named("a template's pipe", WARM, "has one open pipe more, above 700", r"files: 7\d\d", _added),
     *(
         Named(

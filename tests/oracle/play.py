@@ -100,16 +100,19 @@ def _process(folder: Path, name: str, logs: Path) -> dict[str, Any]:
 
 def _tree(folder: Path, name: str) -> dict[str, str]:
     """Return the files below a folder, with the text of small ones; random parts of temporary names are not kept."""
-    found: dict[str, str] = {}
-    for path in sorted(folder.rglob("*")):
+    labelled = []
+    for path in folder.rglob("*"):
         inside = str(path.relative_to(folder))
         if NOT_OURS.search(inside) or inside.endswith(".pyc"):
             continue
-        label = f"{name}/{TEMPORARY.sub('*', inside)}"
+        small = path.is_file() and path.stat().st_size < 10_000
+        text = path.read_text(errors="replace") if small else "folder" if path.is_dir() else "large"
+        labelled.append((f"{name}/{TEMPORARY.sub('*', inside)}", text))
+    found: dict[str, str] = {}
+    for label, text in sorted(labelled):  # random names are in no order
         while label in found:
             label += " and another"
-        small = path.is_file() and path.stat().st_size < 10_000
-        found[label] = path.read_text(errors="replace") if small else "folder" if path.is_dir() else "large"
+        found[label] = text
     return found
 
 
