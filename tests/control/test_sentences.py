@@ -18,7 +18,6 @@ from flowdist.control.job.state import JobState
 from flowdist.control.protocol.effects import Decided, Effect, What
 from flowdist.record.journal import Record
 from flowdist.record.reader import read_whole_lines
-from flowdist.report.record.brief import brief_timeline
 from flowdist.report.record.trace import shown_lines, trace_lines
 from tests.choosing import few
 
@@ -43,14 +42,12 @@ def played(scenario: Path, trace: Path) -> tuple[list[object], dict[str, Any], l
     figures = msgspec.json.decode(found.stdout)
     for name in ("unmet", "digest"):  # of the trace, which has the texts
         figures.pop(name, None)
-    for problem in figures["problems"]:
-        problem["timeline"] = len(problem.get("timeline", ()))  # it is told in the same sentences
     lines = read_whole_lines(trace.read_bytes())[0][1:]
     events = [
         (line.t_ns, line.event, [wordless(effect) for effect in line.effects]) if isinstance(line, Record) else line
         for line in lines
     ]
-    sizes = [len(list(trace_lines(lines))), len(shown_lines(lines, 30)), len(brief_timeline(lines, 10))]
+    sizes = [len(list(trace_lines(lines))), len(shown_lines(lines, 30))]
     return events, figures, sizes
 
 

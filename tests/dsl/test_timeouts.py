@@ -115,8 +115,6 @@ def test_a_finding_names_both_values_and_what_to_write(
     assert found.message.startswith("role 'a': ")
     assert words in found.message
     assert help in found.help
-    assert found.scene is not None
-    assert len(found.scene.graph.roles) == 1
 
 
 @pytest.mark.parametrize(
@@ -151,13 +149,10 @@ def test_both_places_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
     (found,) = problems(tmp_path, role("start_timeout='5m'", "warmup='6m'"))
     assert (found.place.line, [place and place.line for _, place in found.related]) == (4, [None, 3])
-    text = found._replace(timeline=("5m  it ends",)).format()
+    text = found.format()
     assert "  = note: startup=5s is the default\n" in text
-    assert "  = note: warmup=6m, in topology.py:3:21\n" in text
-    assert "  = played by the simulator:\n      5m  it ends\n  = help: " in text
-    content = found._replace(timeline=("5m  it ends",)).as_dict()
-    assert content["timeline"] == ["5m  it ends"]
-    assert content["related"] == [
+    assert "  = note: warmup=6m, in topology.py:3:21\n  = help: " in text
+    assert found.as_dict()["related"] == [
         {"text": "startup=5s is the default"},
         {"text": "warmup=6m", "file": str(tmp_path / "topology.py"), "line": 3, "column": 21, "end_column": 25},
     ]
@@ -184,9 +179,7 @@ def test_the_policy_of_then_has_a_budget_of_its_own(tmp_path: Path) -> None:
     assert found.code == "FD124"
     assert (tmp_path / "topology.py").read_text().splitlines()[3][found.place.column - 1 :].startswith("'1m'")
     assert [text for text, _ in found.related] == ["backoff=1s is the default", "backoff_max=1m is the default"]
-    assert found.scene is not None
-    assert found.scene.graph.roles[0].restart is not None
-    assert found.scene.graph.roles[0].restart.max_restarts == 9
+    assert "the budget can never run out: 9 restarts take longer than 1m by back-off alone" in found.message
 
 
 def test_an_unreadable_value_is_one_error_alone(tmp_path: Path) -> None:
@@ -204,8 +197,6 @@ def test_a_world_drains_as_long_as_its_most_patient_role(tmp_path: Path) -> None
     )
     (found,) = problems(tmp_path, hangs)
     assert found.code == "FD327"
-    assert found.scene is not None
-    assert found.scene.graph.roles[0].min_replicas == 2
 
 
 def test_two_roles_of_one_line_have_one_problem(tmp_path: Path) -> None:
@@ -223,9 +214,9 @@ def test_a_role_without_a_workload_is_not_judged_by_the_default_one(tmp_path: Pa
     assert set(found) == {"FD304", "FD180", "FD181", "FD329", "FD332", "FD335"}
 
 
-def test_a_longer_first_step_than_hang_after_has_no_scene(tmp_path: Path) -> None:
+def test_a_first_step_longer_than_hang_after_is_found(tmp_path: Path) -> None:
     (found,) = problems(tmp_path, role("hang_after='1m'", "startup='1m', warmup='30s'"))
-    assert (found.code, found.scene) == ("FD304", None)
+    assert found.code == "FD304"
     assert "its workload needs 1m30s before the first step" in found.message
     (found,) = problems(tmp_path, role("hang_after='5m'", "warmup='6m'"))
     assert [text for text, _ in found.related] == ["warmup=6m"]

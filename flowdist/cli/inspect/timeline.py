@@ -48,10 +48,7 @@ def command(file: str, output: str | None, form: str | None) -> None:
     else:
         target, content = Path(output) if output is not None else _beside(path, form), _content(timeline, form)
         write(target, content)
-        size = (
-            f"{len(timeline.attempts)} attempts, {len(timeline.job.incidents)} incidents, {len(content) / 1e3:,.0f} kB"
-        )
-        click.echo(f"{target}: {size}", err=True)
+        click.echo(f"{target}: {len(timeline.attempts)} attempts, {len(content) / 1e3:,.0f} kB", err=True)
     if timeline.differs_at is not None:
         click.echo(f"event {timeline.differs_at} is decided otherwise by now; the timeline ends there", err=True)
         sys.exit(3)

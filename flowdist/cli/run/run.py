@@ -21,6 +21,7 @@ from flowdist.cli.run.execution import (
 from flowdist.cli.shared.common import load, show_problems, verb
 from flowdist.cli.shared.completion import complete_run
 from flowdist.cli.shared.engines import EngineOptions, check_engine, engine_options, problems_on, refuse_errors
+from flowdist.cli.shared.job_problems import problems_of_job
 from flowdist.cli.shared.options import (
     FaultOptions,
     TopologyOptions,
@@ -29,7 +30,6 @@ from flowdist.cli.shared.options import (
     runs_option,
     topology_options,
 )
-from flowdist.cli.shared.played import problems_of_job
 from flowdist.dsl.load import DEFAULT_FILE, Loaded, check_runnable, looks_like_topology
 from flowdist.dsl.oneline import one_role_graph
 from flowdist.errors import FlowdistError

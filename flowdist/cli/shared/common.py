@@ -105,18 +105,14 @@ def fail(error: FlowdistError, *, as_json: bool = False) -> NoReturn:
 
 
 def show_problems(problems: Iterable[Problem]) -> None:
-    """Print problems of a topology, errors or warnings, on stderr; those with a scene with the timeline of it."""
-    from flowdist.cli.shared.played import with_timelines  # the DSL: not needed by --help
-
-    for problem in with_timelines(problems):
+    """Print problems of a topology, errors or warnings, on stderr."""
+    for problem in problems:
         click.echo(problem.format() + "\n", err=True)
 
 
 def problems_json(problems: Iterable[Problem]) -> list[dict[str, object]]:
-    """Return problems of a topology as --json prints them; those with a scene have the timeline of it."""
-    from flowdist.cli.shared.played import with_timelines  # the DSL: not needed by --help
-
-    return [problem.as_dict() for problem in with_timelines(problems)]
+    """Return problems of a topology as --json prints them."""
+    return [problem.as_dict() for problem in problems]
 
 
 def print_json(kind: str, /, **content: Any) -> None:

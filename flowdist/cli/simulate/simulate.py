@@ -10,8 +10,8 @@ import click
 from click.core import ParameterSource
 
 from flowdist.cli.shared.common import load, show_problems, until_ns, verb, write, write_trace
+from flowdist.cli.shared.job_problems import problems_of_job
 from flowdist.cli.shared.options import FaultOptions, TopologyOptions, fault_options, gathered, topology_options
-from flowdist.cli.shared.played import problems_of_job
 from flowdist.cli.shared.simulated import ProgressLine
 from flowdist.cli.shared.workloads import with_workload_file, workload_option
 from flowdist.cli.simulate.campaign import Campaign, CampaignOptions, campaign_options

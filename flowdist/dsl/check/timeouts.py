@@ -1,8 +1,9 @@
 """Timeouts that cannot work: the order in time of lease, grace, checkpoints, hangs, start-up, back-off and budgets.
 
 `RULES` is a table of pure functions over the compiled graph. Each knows one order that has to hold, and returns what
-goes wrong if it does not: a sentence with both values, what to write instead, and a scene that the simulator plays to
-show it. FD1xx is a value that can never work. FD3xx goes wrong only in the case that the sentence names.
+goes wrong if it does not: a sentence with both values, and what to write instead. The tests prove each rule by scenes
+that the simulator plays. FD1xx is a value that can never work. FD3xx goes wrong only in the case that the sentence
+names.
 
 What a workload says about start-up, steps and checkpoints is the user's own number. Rules about it (`OF_WORKLOAD`) do
 not judge a role without a workload, whose defaults are a guess: workers of a real run may start faster, and save in
@@ -16,12 +17,9 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from flowdist.dsl.check import excerpts
 from flowdist.dsl.check.arguments import Arguments
-from flowdist.dsl.check.excerpts import begins_ns
 from flowdist.dsl.problems.places import COMMAND_LINE
 from flowdist.dsl.problems.problem import Problem, Problems, Related, Severity
-from flowdist.dsl.problems.scene import Scene
 from flowdist.dsl.topology import Topology
 from flowdist.graph import MINUTE, MS, SECOND, JobOptions, RestartPolicy, RoleGraph, RoleSpec, format_duration
 from flowdist.graph.roles import WorkloadSpec
@@ -42,7 +40,6 @@ class Finding(NamedTuple):
         message: What goes wrong, with both values.
         help: What to write instead.
         advised: The argument in `help`, and its value there, in ns.
-        scene: A situation in which it goes wrong; None if the simulator cannot show it.
     """
 
     code: str
@@ -52,7 +49,6 @@ class Finding(NamedTuple):
     message: str
     help: str
     advised: tuple[str, int]
-    scene: Scene | None
 
 
 def check_timeouts(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
@@ -78,7 +74,7 @@ def problem_of(found: Finding, arguments: Arguments) -> Problem:
     related = tuple(related_to(arguments, found.role, name, ns) for name, ns in found.others)
     severity: Severity = "warning" if found.code.startswith("FD3") else "error"
     message = f"{arguments.owner(found.role)}: {found.message}"
-    return Problem(found.code, message, found.help, place, severity, related, found.scene)
+    return Problem(found.code, message, found.help, place, severity, related)
 
 
 def related_to(arguments: Arguments, role: str, name: str, ns: int) -> Related:
@@ -118,8 +114,7 @@ def lease_without_heartbeat(graph: RoleGraph) -> Finding | None:
         help += f', or heartbeat="{_text(less(most))}" or less'
     of_beat = lease == JobOptions().lease_ns
     name, other, ns = ("heartbeat", "lease", lease) if of_beat else ("lease", "heartbeat", beat)
-    scene = excerpts.no_beat_counts(graph, graph.roles[0])
-    return Finding("FD156", "", name, ((other, ns),), message, help, ("lease", least), scene)
+    return Finding("FD156", "", name, ((other, ns),), message, help, ("lease", least))
 
 
 def one_heartbeat_late(graph: RoleGraph) -> Finding | None:
@@ -134,8 +129,7 @@ def one_heartbeat_late(graph: RoleGraph) -> Finding | None:
     )
     least = margin + 4 * beat
     help = f'write lease="{_text(least)}" or more, so that three heartbeats may be late'
-    scene = excerpts.beat_late(graph, graph.roles[0])
-    return Finding("FD333", "", "lease", (("heartbeat", beat),), message, help, ("lease", least), scene)
+    return Finding("FD333", "", "lease", (("heartbeat", beat),), message, help, ("lease", least))
 
 
 def outage_too_short(graph: RoleGraph) -> Finding | None:
@@ -149,10 +143,7 @@ def outage_too_short(graph: RoleGraph) -> Finding | None:
         f"they are stopped {_text(margin)} before the end of that time, and a new controller needs about "
         f"{_text(TAKE_OVER_NS)}"
     )
-    scene = excerpts.controller_dies(graph, graph.roles[0])
-    return Finding(
-        "FD334", "", "controller_outage", (), message, 'write "1m" or more', ("controller_outage", MINUTE), scene
-    )
+    return Finding("FD334", "", "controller_outage", (), message, 'write "1m" or more', ("controller_outage", MINUTE))
 
 
 # Rules about one role.
@@ -175,9 +166,8 @@ def hang_found_too_late(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
     if most <= 2 * _longest_gap_ns(spec):  # there is no room below: a healthy step takes as long
         advised = ("workload.collective_timeout", least)
         help = f'give the process groups a timeout of "{_text(least)}" or more, and write it as collective_timeout='
-    scene = excerpts.one_hangs(graph, spec, hang + window + ends)
     others: tuple[tuple[str, int], ...] = (("workload.collective_timeout", ends),)
-    return Finding("FD327", spec.name, "hang_after", others, message, help, advised, scene)
+    return Finding("FD327", spec.name, "hang_after", others, message, help, advised)
 
 
 def healthy_step_hangs(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
@@ -196,15 +186,10 @@ def healthy_step_hangs(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
     elif hang > load.step_ns:
         step = f"steps of its workload with a checkpoint between them are {_text(longest)} apart"
         other = ("workload.checkpoint_time", load.checkpoint_ns)
-    window = graph.options.cause_window_ns
-    scene = None  # output of tasks is not simulated, nor is a worker judged that goes on within the window
-    if hang + window < load.step_ns + (load.blocking_ns if hang > load.step_ns else 0):
-        until_ns = excerpts.stepped_ns(spec, 9) + (load.cycle_ns if hang > load.step_ns else 0) + window
-        scene = excerpts.nothing_fails(graph, spec, until_ns, "hang_after_ns")
     least = more(max(2 * longest, begins + longest))
     message = f"{step}: a healthy worker counts as hanging"
     help = f'make hang_after= as long as several steps: "{_text(least)}" or more'
-    return Finding("FD304", spec.name, "hang_after", (other,), message, help, ("hang_after", least), scene)
+    return Finding("FD304", spec.name, "hang_after", (other,), message, help, ("hang_after", least))
 
 
 def first_step_too_late(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
@@ -219,20 +204,14 @@ def first_step_too_late(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
         parts = [("start-up", load.startup_ns), ("restore", restore), ("warm-up", load.warmup_ns)]
         names = ("workload.startup", "workload.restore_time", "workload.warmup")
         others = tuple((name, ns) for name, (_, ns) in zip(names, parts, strict=True) if ns)
-        until_ns = first + load.step_ns + limit
         least = more((begins_ns(spec) + load.restore_ns + 2 * load.step_ns) * 5 // 4)
-        if restore:
-            ends = "each attempt that resumes from a checkpoint"
-            scene = excerpts.restored(graph, spec, until_ns, "start_timeout_ns")
-        else:
-            ends = "every attempt"
-            scene = excerpts.nothing_fails(graph, spec, until_ns, "start_timeout_ns")
+        ends = "each attempt that resumes from a checkpoint" if restore else "every attempt"
         message = (
             f"start_timeout={_text(limit)} ends {ends} before its first step, which begins after {_text(first)} "
             f"({_sum(parts)})"
         )
         help = f'write start_timeout="{_text(least)}" or more'
-        return Finding(code, spec.name, "start_timeout", others, message, help, ("start_timeout", least), scene)
+        return Finding(code, spec.name, "start_timeout", others, message, help, ("start_timeout", least))
     return None
 
 
@@ -250,16 +229,14 @@ def ready_too_late(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
     others: tuple[tuple[str, int], ...] = (("workload.startup", load.startup_ns),)
     if limit <= load.startup_ns:
         message = f"ready_timeout={_text(limit)} ends every attempt before it is ready, after {_text(load.startup_ns)}"
-        scene = excerpts.nothing_fails(graph, spec, load.startup_ns + limit + 2 * SECOND, "ready")
-        return Finding("FD181", spec.name, "ready_timeout", others, message, help, advised, scene)
+        return Finding("FD181", spec.name, "ready_timeout", others, message, help, advised)
     parts = [("start-up", load.startup_ns), ("restore", restore)]
     message = (
         f"ready_timeout={_text(limit)} ends each attempt that resumes from a checkpoint before it is ready, after "
         f"{_text(load.startup_ns + restore)} ({_sum(parts)})"
     )
     others = (*others, ("workload.restore_time", restore))
-    scene = excerpts.restored(graph, spec, load.startup_ns + restore + limit, "ready")
-    return Finding("FD328", spec.name, "ready_timeout", others, message, help, advised, scene)
+    return Finding("FD328", spec.name, "ready_timeout", others, message, help, advised)
 
 
 def drain_saves_nothing(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
@@ -275,9 +252,8 @@ def drain_saves_nothing(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
     )
     least, load = more(need * 5 // 4), spec.workload
     others = (("workload.checkpoint_time", load.checkpoint_ns), ("workload.step_time", load.step_ns))
-    scene = excerpts.leaves_node(graph, replace(spec, drain_ns=drain), "drain", drain + need)
     help = f'write drain="{_text(least)}" or more'
-    return Finding("FD329", spec.name, "drain", others, message, help, ("drain", least), scene)
+    return Finding("FD329", spec.name, "drain", others, message, help, ("drain", least))
 
 
 def budget_never_ends(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
@@ -304,8 +280,7 @@ def _by_backoff(graph: RoleGraph, spec: RoleSpec, policy: RestartPolicy) -> Find
     least = more(2 * waits)
     help = f'write within="{_text(least)}" or more, or make max_restarts= smaller'
     others = (("restart.backoff", policy.backoff_ns), ("restart.backoff_max", policy.backoff_max_ns))
-    scene = excerpts.crash_loop(graph, spec, policy, MS)
-    return Finding("FD124", spec.name, "restart.within", others, message, help, ("restart.within", least), scene)
+    return Finding("FD124", spec.name, "restart.within", others, message, help, ("restart.within", least))
 
 
 def _by_start_up(graph: RoleGraph, spec: RoleSpec, policy: RestartPolicy) -> Finding | None:
@@ -323,9 +298,8 @@ def _by_start_up(graph: RoleGraph, spec: RoleSpec, policy: RestartPolicy) -> Fin
     )
     least = more((total + policy.max_restarts * SECOND) * 3 // 2)
     help = f'write within="{_text(least)}" or more, or leave it out'
-    scene = excerpts.crash_loop(graph, spec, policy, up + MS)
     advised = ("restart.within", least)
-    return Finding("FD332", spec.name, "restart.within", _start_up(spec), message, help, advised, scene)
+    return Finding("FD332", spec.name, "restart.within", _start_up(spec), message, help, advised)
 
 
 def backoff_never_grows(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
@@ -344,12 +318,16 @@ def backoff_never_grows(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
     least = more(2 * up)
     others = _start_up(spec)
     help = f'write backoff_reset="{_text(least)}" or more'
-    scene = excerpts.crash_loop(graph, spec, policy, up + MS)
     name = "restart.backoff_reset"
-    return Finding("FD335", spec.name, name, others, message, help, (name, least), scene)
+    return Finding("FD335", spec.name, name, others, message, help, (name, least))
 
 
 # What the rules compute.
+
+
+def begins_ns(spec: RoleSpec) -> int:
+    """Return how long after its first start a role begins its first step, by its workload, in ns."""
+    return spec.workload.startup_ns + spec.workload.warmup_ns
 
 
 def leave_ns(spec: RoleSpec) -> int:

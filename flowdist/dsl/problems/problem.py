@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from flowdist.dsl.problems.places import COMMAND_LINE, Place
-from flowdist.dsl.problems.scene import Scene
 from flowdist.errors import FlowdistError
 
 MARK = "\ufdd0"  # text of a value that is not known: Unicode reserves this character for use inside programs
@@ -29,8 +28,7 @@ class Problem(NamedTuple):
     """One error or warning about a topology.
 
     `code` is stable: FD1xx are errors, FD3xx warnings, FD9xx features that flowdist does not have yet. `help` tells the
-    user what to write instead. `scene` is a situation in which the problem shows, and `timeline` what the simulator
-    did in it, line by line, once it has been played.
+    user what to write instead. `related` are notes about other values.
     """
 
     code: str
@@ -39,13 +37,11 @@ class Problem(NamedTuple):
     place: Place
     severity: Severity = "error"
     related: tuple[Related, ...] = ()
-    scene: Scene | None = None
-    timeline: tuple[str, ...] = ()
 
     def format(self) -> str:
         """Return the text that the terminal shows: place, message, source line with the argument marked, and help.
 
-        Before the help come the notes about other values, and the timeline if the scene has been played.
+        Before the help come the notes about other values.
         """
         where = f"{place_text(self.place)}: " if self.place.file != COMMAND_LINE else ""
         lines = [f"{where}{self.severity}[{self.code}]: {self.message}"]
@@ -54,15 +50,11 @@ class Problem(NamedTuple):
             width = max(1, self.place.end_column - self.place.column)
             lines += ["  |", f"  | {source}", f"  | {' ' * (self.place.column - 1)}{'^' * width}"]
         lines += [f"  = note: {text}{f', in {place_text(place)}' if place else ''}" for text, place in self.related]
-        lines += ["  = played by the simulator:", *(f"      {line}" for line in self.timeline)] if self.timeline else []
         lines.append(f"  = help: {self.help}")
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, object]:
-        """Return the JSON object that `--json` prints for the problem.
-
-        `related` and `timeline` are there only if the problem has notes or a timeline.
-        """
+        """Return the JSON object that `--json` prints for the problem; it has `related` only if there are notes."""
         content: dict[str, object] = {
             "code": self.code,
             "severity": self.severity,
@@ -72,8 +64,6 @@ class Problem(NamedTuple):
         }
         if self.related:
             content["related"] = [{"text": text, **(place._asdict() if place else {})} for text, place in self.related]
-        if self.timeline:
-            content["timeline"] = list(self.timeline)
         return content
 
 

@@ -10,14 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
-from flowdist.dsl.check import excerpts
 from flowdist.dsl.check.arguments import Arguments
 from flowdist.dsl.check.timeouts import is_guess, leave_ns, leave_text, less, more, related_to
 from flowdist.dsl.problems.places import CLI, Place
 from flowdist.dsl.problems.problem import Problem
-from flowdist.dsl.problems.scene import Scene
 from flowdist.faults.grammar import Plan
 from flowdist.faults.rates import entities
 from flowdist.graph import RoleGraph, RoleSpec, format_duration, parse_duration
@@ -103,9 +99,7 @@ def _notice_too_short(graph: RoleGraph, spec: RoleSpec, hit: Hit, arguments: Arg
         help += f', or write grace="{format_duration(less(shorter))}" or less'
     values = (("grace", grace), ("workload.checkpoint_time", spec.workload.checkpoint_ns))
     related = tuple(related_to(arguments, spec.name, name, ns) for name, ns in values)
-    how = f"preempt={hit.notice_ns // 1000}us"
-    scene = excerpts.leaves_node(graph, replace(spec, grace_ns=grace), how, hit.notice_ns)
-    return Problem("FD330", message, help, _place(hit.where), "warning", related, scene)
+    return Problem("FD330", message, help, _place(hit.where), "warning", related)
 
 
 def _back_too_late(graph: RoleGraph, spec: RoleSpec, hit: Hit, arguments: Arguments) -> Problem | None:
@@ -125,13 +119,7 @@ def _back_too_late(graph: RoleGraph, spec: RoleSpec, hit: Hit, arguments: Argume
     least = more(max(waits, hit.away_ns) * 5 // 4)
     help = f'write pending_timeout="{format_duration(least)}" or more, or a shorter duration of the fault'
     related = (related_to(arguments, spec.name, "pending_timeout", pending),)
-    kind = "" if hit.kind == "kill" else f":{hit.kind}"
-    how = f"{kind}={hit.notice_ns // 1000}us" if hit.notice_ns else kind
-    at_ns = excerpts.stepped_ns(spec, 2)
-    fault = f"node0@{at_ns // 1000}us{how}/{hit.away_ns // 1000}us"
-    until_ns = at_ns + hit.notice_ns + hit.away_ns + spec.workload.startup_ns + excerpts.AFTER_NS
-    scene = Scene(excerpts.excerpt(graph, spec), (fault,), until_ns)
-    return Problem("FD331", message, help, _place(hit.where), "warning", related, scene)
+    return Problem("FD331", message, help, _place(hit.where), "warning", related)
 
 
 def _waits_ns(graph: RoleGraph, spec: RoleSpec, hit: Hit) -> int:

@@ -1,15 +1,17 @@
-"""Scenes for the rules of `timeouts`: one role of the user's in the situation in which its durations matter.
+"""Scenes that the simulator plays to prove the rules of `flowdist.dsl.check.timeouts`: one role in its situation.
 
 The role keeps its durations, its restart policy and its workload. It has two replicas at most, one a node, and no
 gates, resources or code of its own, so that the simulator plays any scene within milliseconds. Of the timeouts that end
-healthy workers only those stay that the scene is about: each finding has its scene, and none hides another.
+healthy workers only those stay that the scene is about: each rule has its scene, and none hides another.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from msgspec.structs import replace
 
-from flowdist.dsl.problems.scene import Scene
+from flowdist.dsl.check.timeouts import begins_ns
 from flowdist.graph import SECOND, Cluster, NodeSpec, RestartPolicy, RoleGraph, RoleSpec
 from flowdist.graph.roles import Placement, Resources
 
@@ -17,6 +19,22 @@ ENDLESS = 10**9  # steps: the role does not end before its scene
 LOOPS_MAX = 8  # crashes that a scene shows
 AFTER_NS = 1 * SECOND  # for which a scene goes on after what it shows
 FREED = replace(RoleSpec("", ()), placement=Placement(), resources=Resources())  # demands that no scene has
+
+
+class Scene(NamedTuple):
+    """A small job and what happens to it, ready for the simulator.
+
+    Attributes:
+        graph: The job: one role of the user's with its durations and policy, on as many small nodes as it needs.
+        faults: The faults, in the fault grammar.
+        until_ns: Time at which the scene is over, in ns.
+        beats: Each heartbeat is played by itself, because the scene is about heartbeats.
+    """
+
+    graph: RoleGraph
+    faults: tuple[str, ...]
+    until_ns: int
+    beats: bool = False
 
 
 def excerpt(graph: RoleGraph, spec: RoleSpec, *about: str, size: int = 2, spare: int = 0) -> RoleGraph:
@@ -45,11 +63,6 @@ def excerpt(graph: RoleGraph, spec: RoleSpec, *about: str, size: int = 2, spare:
     )
     nodes = tuple(NodeSpec(f"node{i}", cpu=1) for i in range(size + spare))
     return RoleGraph(graph.name, (role,), cluster=Cluster(nodes, len(nodes)), options=graph.options)
-
-
-def begins_ns(spec: RoleSpec) -> int:
-    """Return how long after its first start a role begins its first step, by its workload, in ns."""
-    return spec.workload.startup_ns + spec.workload.warmup_ns
 
 
 def stepped_ns(spec: RoleSpec, steps: int) -> int:
