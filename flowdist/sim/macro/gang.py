@@ -143,7 +143,8 @@ def _is_cause(job: Job, node: int, why: str, now: int) -> bool:
     """
     if job.dead_since[node] >= job.stopped_at or node == job.failed_on:
         return False
-    if job.incident_kind not in PEER_KINDS and not job.is_suspected(node, job.opened):
+    explains_any = job.incident_kind == "oom" and job.is_suspected(node, job.opened)
+    if job.incident_kind not in PEER_KINDS and not explains_any:
         return False
     if why == "killed" and all(replica in job.exited for replica in job.last_lost):
         return False  # its agent has reported their end
