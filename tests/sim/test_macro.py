@@ -328,7 +328,7 @@ def test_a_job_that_it_does_not_play_is_refused_with_the_field(graph: RoleGraph,
         ("node1@every=1m/10s", "macro mode plays faults at a time, and rates"),
         ("trainer/0@3m:slow=2x", "macro mode slows trainer down only without hang_after"),
         ("node1@3m/200ms", "macro mode has such a node back after 1s at the earliest"),
-        ("node1@3m:lost/2s", "macro mode has such a node back after 3s at the earliest"),
+        ("node1@3m:lost/2s", "macro mode has such a node back after 4s at the earliest"),
     ],
 )
 def test_faults_that_it_does_not_play_are_refused_and_underlined(fault: str, words: str) -> None:
@@ -346,7 +346,7 @@ def test_faults_that_it_does_not_play_are_refused_and_underlined(fault: str, wor
         ("trainer-lost=1/day", "macro mode does not play trainer-lost"),
         ("node-kill=1/day/10ms", "back after 1s at the earliest"),
         ("node-kill=1/day/10ms..2m", "back after 1s at the earliest"),
-        ("node-lost=1/day/2s", "back after 3s at the earliest"),
+        ("node-lost=1/day/2s", "back after 4s at the earliest"),
     ],
 )
 def test_so_are_rates(rate: str, words: str) -> None:

@@ -162,6 +162,18 @@ STORIES: dict[str, tuple[RoleGraph, list[str]]] = {
         with_policy(gang({"collective": "fail"}, "2:4", 4), rules=(LOSS,), max_restarts=9, backoff_ns=SECOND),
         ["node1@1m/10s", "node2@2m/10s", "node3@3m/10s"],
     ),
+    "a node that is silent for long explains any failure": (
+        gang({"stop_time": "1900ms"}, "2:4", 6, max_restarts=1),
+        ["trainer/0@1m:oom", "node1@2m:lost/1m", "trainer/2@2m3s:oom"],
+    ),
+    "but not one that a rule fails for": (
+        with_policy(gang({}, "2:4", 6), max_restarts=9, rules=(Rule("fail", kind="oom"),)),
+        ["node1@2m:lost/1m", "trainer/2@2m3s:oom"],
+    ),
+    "nor one before its heartbeats are overdue": (
+        gang({"stop_time": "1900ms"}, "2:4", 6),
+        ["node1@2m:lost/1m", "trainer/2@2m1s:oom"],
+    ),
     "a node is silent whose only member has failed": (
         gang({"stop_time": "1900ms"}, "2:4", 6),
         ["trainer/1@2m:oom", "node1@2m1s:lost/1m"],

@@ -95,14 +95,9 @@ def _last_beat(job: Job, node: int, now: int) -> int:
 
 
 def _kill_members(job: Job, node: int, dies: int, known: int, now: int) -> None:
-    """Stop the gang's progress because a node with members has died.
+    """Stop the gang's progress because a node with members has died or was cut off now.
 
-    Args:
-        job: The job.
-        node: The number of the node.
-        dies: When the workers on the node end (ns).
-        known: When the controller learns that the node is lost (ns).
-        now: When the node died or was cut off (ns).
+    `dies`: when the workers on it end (ns). `known`: when the controller learns that it is lost (ns).
     """
     if dies > now:
         job.at(dies, partial(_stop_short, job))

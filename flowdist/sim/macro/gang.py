@@ -100,7 +100,7 @@ def fail_replica(job: Job, replica: int, generation: int, how: Failed, now: int)
     job.failed_on, job.deferred = node, None
     verdict = job.policy.judge(kind, now, how.exit_code, how.signal)
     reason = f"{job.role.name}/{replica} failed: {kind}"
-    has_suspects = kind in PEER_KINDS and job.seats.taken > len(job.seats.on[node])  # a node of another member
+    has_suspects = _has_suspects(job, node, kind, verdict, now)
     if verdict.action == "fail" and has_suspects:
         job.deferred = DeferredFailure(f"{reason}; {verdict.because}", replica)
         open_incident(job, kind, reason, now)
@@ -110,6 +110,15 @@ def fail_replica(job: Job, replica: int, generation: int, how: Failed, now: int)
     else:
         job.seats.blame(replica, kind, now)
     _restart(job, kind, reason, verdict, now)
+
+
+def _has_suspects(job: Job, node: int, kind: FailureKind, verdict: Verdict, now: int) -> bool:
+    """Return whether the failure of a member on this node may follow from the loss of another member's node (R8)."""
+    if kind in PEER_KINDS:
+        return job.seats.taken > len(job.seats.on[node])
+    if verdict.action == "fail" and job.role.restart is not None and not verdict.exhausted:
+        return False  # the rule that says so would decide after the loss of a node, too (R9)
+    return any(each != node and job.members_on(each) and job.is_suspected(each, now) for each in job.death_known_at)
 
 
 def _restart(job: Job, kind: FailureKind, reason: str, verdict: Verdict, now: int) -> None:
@@ -132,7 +141,10 @@ def _is_cause(job: Job, node: int, why: str, now: int) -> bool:
         why: "killed" or "not heard"; the latter allows a longer time since the failure.
         now: The time, in ns.
     """
-    if job.dead_since[node] >= job.stopped_at or job.incident_kind not in PEER_KINDS or node == job.failed_on:
+    if job.dead_since[node] >= job.stopped_at or node == job.failed_on:
+        return False
+    explains_any = job.incident_kind == "oom" and job.is_suspected(node, job.opened)
+    if job.incident_kind not in PEER_KINDS and not explains_any:
         return False
     if why == "killed" and all(replica in job.exited for replica in job.last_lost):
         return False  # its agent has reported their end

@@ -190,6 +190,10 @@ class Job:
         """Return whether the node was heard after the failure that opened the incident: it is no suspect later (R8)."""
         return self.last_beat[node] + self.times.message > self.opened
 
+    def is_suspected(self, node: int, at: int) -> bool:
+        """Return whether the heartbeats of a node, which is cut off, were overdue at a time: any failure may follow."""
+        return self.last_beat[node] + self.times.message + self.options.suspect_after_ns <= at
+
     def is_healthy(self, now: int) -> bool:
         """Return whether the generation that runs, or is being stopped, has progressed or run for long enough (R8)."""
         formed = self.ran_from if self.phase == "stopping" else self.formed
