@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 
 COMMIT_TIMEOUT_S = 30.0
 STOP_STEP_TIMEOUT_S = 30.0
+HIGH_FD = 700  # as in runtime/prefix/link.py
 
 
 class Info(NamedTuple):
@@ -160,8 +162,8 @@ class AgentLink:
             link.close()
             raise
         link.sendall(first)
-        self._socket, self._pid = link, os.getpid()
-        return link
+        self._socket, self._pid = _moved_high(link), os.getpid()
+        return self._socket
 
     def close(self) -> None:
         """Close the connection. The next message opens a new one, for the attempt that the environment names then."""
@@ -176,6 +178,16 @@ class AgentLink:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+
+def _moved_high(link: socket.socket) -> socket.socket:
+    """Return the connection with a high descriptor: the user's files get the numbers that they have elsewhere."""
+    try:
+        fd = fcntl.fcntl(link.fileno(), fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
+    except OSError:
+        return link  # `ulimit -n` is lower
+    link.close()
+    return socket.socket(fileno=fd)
 
 
 class StopAgreement:
