@@ -251,7 +251,7 @@ def test_a_users_mistake_is_told_in_words(trace: Path, verb, arguments: list[str
         (lambda lines: [*lines, *lines], "a second header, after event 80"),
         (lambda lines: lines[1:], "has no header"),
         (
-            lambda lines: [lines[0].replace(b'"format":%d}' % FORMAT, b'"format":9}'), *lines[1:]],
+            lambda lines: [b'"format":9'.join(lines[0].rsplit(b'"format":%d' % FORMAT, 1)), *lines[1:]],
             "format is 9, and this version of",
         ),
         (lambda lines: [*lines[:3], b"\xff\n", *lines[3:]], "trace.jsonl:4: the line is damaged: JSON is malformed"),
