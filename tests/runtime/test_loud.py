@@ -87,8 +87,7 @@ def test_an_agent_that_always_raises_is_given_up_with_its_last_words(tmp_path: P
 SPAWNERS = [
     (AGENT, "flowdist.runtime.processes.spawner:Spawner._start", False),
     (AGENT, "flowdist.runtime.processes.children:Children.end", False),
-    ("fork_server_boot", "flowdist.runtime.processes.fork_server:_ForkServer._spawn", True),
-    ("fork_server_boot", "flowdist.runtime.processes.children:Children.end", True),
+    (AGENT, "flowdist.runtime.processes.prefixes:Prefixes.spawn", True),
 ]
 
 

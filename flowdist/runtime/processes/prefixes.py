@@ -50,10 +50,11 @@ class Template:
     Args:
         prefix: What it has run.
         link: The spawner's end of the link to it.
+        words: The command of the worker that has left it, which may have read these words; (): no worker has.
     """
 
-    def __init__(self, prefix: Prefix, link: Link) -> None:
-        self.prefix, self.link = prefix, link
+    def __init__(self, prefix: Prefix, link: Link, words: tuple[str, ...] = ()) -> None:
+        self.prefix, self.link, self.words = prefix, link, words
         self.is_ready = False
         self.running: dict[int, tuple[int, Spawn]] = {}  # pids by id; 0 until the worker is forked
 
@@ -140,7 +141,7 @@ class Prefix:
             fd: The descriptor of the link.
             request: The worker that has left it for its rank; None: it is the one without late imports.
         """
-        template = Template(self, Link(socket.socket(fileno=fd)))
+        template = Template(self, Link(socket.socket(fileno=fd)), () if request is None else request.argv)
         self._selector.register(fd, selectors.EVENT_READ, template)
         if request is None:
             self.plain = template
@@ -284,7 +285,10 @@ class Prefixes:
             return prefix.main.spawn(request)
         if self._upkeep[spec].has_late_conflict:
             return (prefix.plain or prefix.main).spawn(request)
-        return (prefix.ranks.get(spec.rank_of(request.env)) or prefix.main).spawn(request)
+        template = prefix.ranks.get(spec.rank_of(request.env))
+        if template is None or template.words != request.argv:  # as with the folder of its attempt among its arguments
+            template = prefix.main
+        return template.spawn(request)
 
     def signal(self, request: Signal) -> bool:
         """Pass a signal for a worker on to its template. Return False if no template has the worker.
