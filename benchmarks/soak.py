@@ -291,7 +291,8 @@ class Soak:
         """Of a run that is over."""
         wrong = [f"process {pid} is left: {command_of(pid)}" for pid in self._watch.marked()]
         files = [path for folder in self._private for path in folder.rglob("*")]
-        wrong += [f"{path} is left" for path in files if not path.name.startswith("torchinductor_")]  # torch's own cache
+        # torch makes the folder of its cache when an optimizer is made, under any launcher
+        wrong += [f"{path} is left" for path in files if not path.name.startswith("torchinductor_")]
         wrong += [f"socket {path} is left" for path in self._folder.rglob("*") if path.is_socket()]
         sockets = Path("/proc/net/unix").read_text().split()
         wrong += [f"socket {name} is open" for name in sockets if str(self._folder) in name]
