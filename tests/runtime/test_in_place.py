@@ -193,11 +193,13 @@ def test_an_error_of_the_user_is_no_reformation(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_operator_scales_and_the_newcomer_gets_the_state(tmp_path: Path) -> None:
-    with job(tmp_path, "1:3") as run:
+    with job(tmp_path, "1:3", extra="if info.generation == 2: say('steps', info.replica)") as run:
         begun(run, 1, 3)
         warm(run, 1)
         run.operate(ScaleRequested("trainer", 2))
         second = begun(run, 2, 2)
+        for name in ("trainer/0", "trainer/1"):
+            run.until(f"steps {name}")
         run.operate(ScaleRequested("trainer", 3))
         third = begun(run, 3, 3)
         assert kept(second, third) == ["trainer/0.0", "trainer/1.0"]
