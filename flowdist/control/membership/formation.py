@@ -117,7 +117,7 @@ def why_not_admitted(job: JobState) -> str:
 
 
 def _warn_of_waiting(job: JobState, role: Role) -> None:
-    """Decided the user why the role finds no room, unless that was done since it last had its minimum."""
+    """Tell the user why the role finds no room, unless that was done since it last had its minimum."""
     if not role.warning_sent:
         role.warning_sent = True
         timeout = format_duration(role.spec.pending_timeout_ns)
