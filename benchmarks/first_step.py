@@ -24,6 +24,7 @@ from typing import NamedTuple
 from launchers import (
     IN_PLACE,
     SCRIPT,
+    STAMPING,
     FlowdistTorchrun,
     Job,
     Size,
@@ -40,19 +41,8 @@ CAP_S = 150.0
 TRAINS_S = 15.0  # between the two kills: flowdist learns what a script imports while that trains
 FOUR = Size(1, 1, 4)
 
-# The file is opened with the first word: at the top of the script it would be the split, before its imports.
-STAMP = """
-import os, time
-number = -1
-def stamp(word):
-    global number
-    if number < 0:
-        number = os.open(f"{os.environ['BENCH_STAMPS']}/{os.getpid()}", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    t_ns, rank, size = time.clock_gettime_ns(time.CLOCK_BOOTTIME), os.environ["RANK"], os.environ["WORLD_SIZE"]
-    os.write(number, f"{word} {t_ns} {rank} {size}\\n".encode())
+STEPS = f"""{STAMPING}
 import datetime, torch, torch.distributed as dist
-"""
-STEPS = f"""{STAMP}
 from torch.optim.optimizer import register_optimizer_step_post_hook
 def stepped(*_):
     stamp("step")

@@ -21,12 +21,20 @@ from typing import NamedTuple
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.processes.reaper import become_subreaper, descendants, kill_descendants
 
-STAMP = """
+# The file is opened with the first word: a script that opens it above its imports would split there.
+STAMPING = """
 import os, time
-number = os.open(f"{os.environ['BENCH_STAMPS']}/{os.getpid()}", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+number = -1
 def stamp(word):
+    global number
+    if number < 0:
+        number = os.open(f"{os.environ['BENCH_STAMPS']}/{os.getpid()}", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     t_ns, rank, size = time.clock_gettime_ns(time.CLOCK_BOOTTIME), os.environ["RANK"], os.environ["WORLD_SIZE"]
     os.write(number, f"{word} {t_ns} {rank} {size}\\n".encode())
+"""
+STAMP = (
+    STAMPING
+    + """
 stamp("user")
 import datetime, torch, torch.distributed as dist
 stamp("imported")
@@ -40,6 +48,7 @@ def work(done=lambda: None):
         ones.fill_(1)
         time.sleep(0.05)
 """
+)
 SCRIPT = f"""{STAMP}
 dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=300))
 work()
