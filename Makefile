@@ -102,7 +102,7 @@ package: $(VENV)/.release  ## sdist and wheel, their metadata, and each way of i
 
 # Nothing is installed: a machine with a GPU may have no network. Its own Python is used if there is no .venv.
 gpu:  ## everything that needs a GPU, in one table and less than ten minutes; exit code 4 without a GPU
-	PYTHONPATH=$(CURDIR) $(firstword $(wildcard $(BIN)/python) $(PYTHON)) -m tests.gpu
+	PYTHONPATH=$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH} $(firstword $(wildcard $(BIN)/python) $(PYTHON)) -m tests.gpu
 
 RUNS ?= 20
 LOADED_RUNS ?= 5

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.processes.reaper import become_subreaper, descendants, kill_descendants
 
-# The file is opened with the first word: a script that opens it above its imports would split there.
+# A worker opens its file, and reads its rank, with its first word: a script that does so above its imports splits there.
 STAMPING = """
 import os, time
 number = -1
@@ -35,7 +35,6 @@ def stamp(word):
 STAMP = (
     STAMPING
     + """
-stamp("user")
 import datetime, torch, torch.distributed as dist
 stamp("imported")
 def work(done=lambda: None):
@@ -53,8 +52,9 @@ SCRIPT = f"""{STAMP}
 dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=300))
 work()
 """
-IN_PLACE = f"""{STAMP}
+IN_PLACE = f"""
 from flowdist import worker
+{STAMP}
 worker.elastic(lambda state: work(state.commit), worker.ElasticState(step=0), backend="gloo")
 """
 STORE = """
@@ -68,7 +68,7 @@ STEPS = 10  # that every rank does before the event
 
 
 class Stamp(NamedTuple):
-    """What a worker has come to: `user` code, `imported`, `group`, `step`."""
+    """What a worker has come to: `imported`, `group`, `step`."""
 
     word: str
     t_ns: int

@@ -77,7 +77,7 @@ ROWS = {
     "F1": Row("the node of rank 0 is lost", THREE, lambda job: job.kill_node(0), 2, "", 5.0, slow=True, outside=True),
     "S1": Row("a node falls silent", THREE, lambda job: job.stop_node(2), 2, "lease + 1.5 s", 5.0, slow=True, cap_s=60),
 }
-PHASES = ("noticed", "stopped", "store", "started", "user", "imported", "group", "reduced")
+PHASES = ("noticed", "stopped", "store", "started", "imported", "group", "reduced")
 
 
 class Trial(NamedTuple):
@@ -215,7 +215,7 @@ def start(row: Row, mode: str, folder: Path) -> Job:
 
 def _stamp_phases(again: dict[int, dict[str, int]]) -> dict[str, int]:
     """When the last rank came to each of them."""
-    words = {"user": "user", "imported": "imported", "group": "group", "reduced": "step"}
+    words = {"imported": "imported", "group": "group", "reduced": "step"}
     have = {name: [stamps[word] for stamps in again.values() if word in stamps] for name, word in words.items()}
     return {name: max(times) for name, times in have.items() if times}
 

@@ -118,7 +118,7 @@ class _Settler:
             virtual_local_rank=bool(self._values["virtual_local_rank"]),
             env=variables,
             workdir=str(Path.cwd()),
-            restart=Restart("role", max_restarts=restarts) if restarts else None,
+            restart=Restart("role", max_restarts=restarts, backoff="0s") if restarts else None,
             **fields,
             **self._times(),
         )

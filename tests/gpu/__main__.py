@@ -80,6 +80,8 @@ def why_skipped(row: Row, gpus: Sequence[Gpu], is_rehearsal: bool, left_s: float
         return "says nothing without a GPU"
     if len(gpus) < row.gpus_min:
         return f"needs {row.gpus_min} GPUs; this machine has {len(gpus)}"
+    if row.needs and importlib.util.find_spec(row.needs) is None:
+        return f"needs {row.needs}, which is not installed"
     return "the time for all rows is over" if left_s < 10 else ""
 
 

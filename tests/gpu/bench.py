@@ -65,9 +65,9 @@ class Bench:
         """Start `flowdist VERB WORDS`. Leaving the block of the job kills what is left."""
         return Job(self.folder, *words, env=self.env(stamps, kills), verb=verb)
 
-    def succeeded(self, verb: str, *words: str, stamps: str = "stamps") -> Job:
+    def succeeded(self, verb: str, *words: str, stamps: str = "stamps", kills: int = 0) -> Job:
         """Run a job of flowdist to its end, and check that it has succeeded."""
-        with self.job(verb, *words, stamps=stamps) as job, self.limited(job.kill):
+        with self.job(verb, *words, stamps=stamps, kills=kills) as job, self.limited(job.kill):
             code = job.finish()
             if code or job.alive():
                 raise Broken(f"exit code {code}: {job.text[-600:]}")

@@ -26,6 +26,7 @@ class Row(NamedTuple):
     limit_s: float = 60.0
     gpus_min: int = 1
     can_rehearse: bool = True  # without it, it says nothing on a CPU
+    needs: str = ""  # a package that has to be installed
 
 
 def check(condition: bool, words: str) -> None:
@@ -75,16 +76,32 @@ def elastic(bench: Bench) -> str:
 
 def warm(bench: Bench) -> str:
     bench.script(scripts.WARM, scripts.WARM_HEAD)
-    bench.topology("t.role('trainer', script='train.py', gpu=1, restart=policy, preload=['torch'])")
+    bench.topology("t.role('trainer', script='train.py', gpu=1, restart=policy)")
     bench.succeeded("run")
     first = bench.stamps(word="first")
     check([each["generation"] for each in first] == [0, 1], f"{first}")
-    check(all(each["was_imported"] for each in first), "torch was not imported before the fork")
+    check(len({each["imported_in"] for each in first} - {each["pid"] for each in first}) == 1, f"not forked: {first}")
     check(not any(each["before"] for each in first), "a CUDA context was there before the worker's first call")
     check(all(each["total"] == 2048 for each in first), "wrong result on the device")
-    check(not any(each["parent"] in each["pids"] for each in first), "the fork server is on the GPU")
+    forked_from = {each[name] for each in first for name in ("parent", "imported_in")}
+    check(not forked_from & {pid for each in first for pid in each["pids"]}, "the prefix is on the GPU")
     calls = ", ".join(f"{each['ms']:.0f} ms" for each in first)
-    return f"first CUDA call {calls}; the fork server is not on the GPU"
+    return f"first CUDA call {calls}; the prefix is not on the GPU"
+
+
+def same(bench: Bench) -> str:
+    script = bench.script(scripts.SAME, scripts.SAME_HEAD)
+    words = ["--nproc-per-node", "1", "--max-restarts", "1", script]
+    for more in ((), ("--compile",)):
+        with bench.torchrun("--standalone", *words, *more, kills=0):
+            (theirs,) = bench.wait_for(lambda: bench.stamps("torchrun", "same"))
+        (bench.folder / "torchrun").unlink()
+        bench.succeeded("torchrun", *words, *more, stamps=f"ours{more}", kills=1)
+        (ours,) = bench.stamps(f"ours{more}", "same")
+        check(ours["generation"] == 1, "the worker was not killed")
+        for name in ("available", "drawn", "losses"):
+            check(ours[name] == theirs[name], f"{name} {more}: torchrun {theirs[name]}, flowdist {ours[name]}")
+    return f"20 losses, the last {theirs['losses'][-1]:.6f}, and three numbers drawn on the device are the same"
 
 
 def shares(bench: Bench) -> str:
@@ -147,7 +164,15 @@ def events(bench: Bench) -> str:
 
 
 def recovery(bench: Bench) -> str:
-    words = ["--nproc-per-node", str(bench.workers), "--max-restarts", "3", bench.script(scripts.DDP)]
+    return recovery_of(bench, bench.script(scripts.DDP))
+
+
+def trainer(bench: Bench) -> str:
+    return recovery_of(bench, bench.script(scripts.TRAINER, scripts.TRAINER_HEAD))
+
+
+def recovery_of(bench: Bench, script: str) -> str:
+    words = ["--nproc-per-node", str(bench.workers), "--max-restarts", "3", script]
     with bench.job("torchrun", *words, stamps="ours", kills=2) as job, bench.limited(job.kill):
         ours = recoveries(bench, "ours", 2)
         check(job.finish() == 0, job.text[-600:])
@@ -163,14 +188,16 @@ def compared(ours: Recovery, theirs: Recovery) -> str:
 
 
 ROWS = (
-    Row("devices", "flowdist finds the devices that torch sees", devices, 40, can_rehearse=False),
-    Row("events", "NVML's events can be watched", events, 20, can_rehearse=False),
-    Row("group", "a process group forms, and again after a SIGKILL; NCCL on GPUs", group, 90),
+    Row("devices", "flowdist finds the devices that torch sees", devices, 30, can_rehearse=False),
+    Row("events", "NVML's events can be watched", events, 15, can_rehearse=False),
+    Row("group", "a process group forms, and again after a SIGKILL; NCCL on GPUs", group, 60),
     Row("several", "the same over several devices", group, 90, gpus_min=2, can_rehearse=False),
-    Row("elastic", "elastic() with CUDA tensors: a kill changes no value", elastic, 90),
-    Row("warm", "a forked worker makes its CUDA context itself, at its first call", warm, 45),
-    Row("shares", "gpu=0.5: two replicas on one device, each within its share", shares, 45),
-    Row("memory", "memory of a killed worker is free before the next one begins", memory, 45, can_rehearse=False),
-    Row("fault", "an error of the program on the device costs a restart, not the GPU", fault, 45),
-    Row("recovery", "from SIGKILL to the first optimizer step, DDP with AdamW", recovery, 150),
+    Row("elastic", "elastic() with CUDA tensors: a kill changes no value", elastic, 60),
+    Row("warm", "a forked worker makes its CUDA context itself, at its first call", warm, 40),
+    Row("same", "a script that asks for CUDA first, killed on the way, computes the same as under torchrun", same, 75),
+    Row("shares", "gpu=0.5: two replicas on one device, each within its share", shares, 40),
+    Row("memory", "memory of a killed worker is free before the next one begins", memory, 40, can_rehearse=False),
+    Row("fault", "an error of the program on the device costs a restart, not the GPU", fault, 40),
+    Row("recovery", "from SIGKILL to the first optimizer step, DDP with AdamW", recovery, 80),
+    Row("trainer", "the same with the Trainer of transformers", trainer, 90, needs="transformers"),
 )

@@ -8,6 +8,7 @@ In a rehearsal the device is the CPU and the backend is gloo, so that the script
 PRELUDE = """
 import contextlib, json, os, signal, sys, time
 import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 REHEARSAL = os.environ.get("GPU_REHEARSAL") == "1"
 GENERATION, RANK = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), int(os.environ["RANK"])
@@ -49,7 +50,6 @@ say("sum", value=ones.sum().item() / 1024, size=dist.get_world_size(), backend=d
 dist.destroy_process_group()
 """
 DDP = """
-from torch.nn.parallel import DistributedDataParallel
 dist.init_process_group(BACKEND)
 if not REHEARSAL:
     torch.cuda.set_device(DEVICE)
@@ -102,13 +102,61 @@ began = time.monotonic()
 total = (torch.ones(1024, device=DEVICE) + 1).sum().item()
 took_ms = 1000 * (time.monotonic() - began)
 pids = [] if REHEARSAL else list(uses().pids)
-say("first", before=initialized, ms=took_ms, total=total, parent=os.getppid(), pids=pids, was_imported=WAS_IMPORTED)
+say("first", before=initialized, ms=took_ms, total=total, parent=os.getppid(), pids=pids, imported_in=IMPORTED_IN)
 if GENERATION == 0:
     os.kill(os.getpid(), signal.SIGKILL)
 """
 WARM_HEAD = """
-import sys
-WAS_IMPORTED = "torch" in sys.modules
+import posix, torch
+IMPORTED_IN = posix.getpid()  # os.getpid would be the split
+"""
+TRAINER_HEAD = """
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+"""
+TRAINER = """
+class Words(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1 << 16
+
+    def __getitem__(self, i):
+        words = torch.arange(i, i + 32) % 96
+        return {"input_ids": words, "labels": words}
+
+class Stamps(TrainerCallback):
+    def on_step_end(self, args, state, control, **more):
+        if not REHEARSAL:
+            torch.cuda.synchronize()
+        if state.global_step <= 5:
+            say("step", step=state.global_step)
+        control.should_training_stop = state.global_step >= 5 and GENERATION >= int(os.environ["GPU_KILLS"])
+        time.sleep(0.02)
+
+model = GPT2LMHeadModel(GPT2Config(vocab_size=96, n_positions=32, n_embd=64, n_layer=2, n_head=2))
+wanted = TrainingArguments("output", max_steps=1 << 20, save_strategy="no", report_to="none", disable_tqdm=True,
+                           use_cpu=REHEARSAL, logging_strategy="no", per_device_train_batch_size=4)
+Trainer(model, wanted, train_dataset=Words(), callbacks=[Stamps()]).train()
+"""
+SAME_HEAD = """
+import torch
+AVAILABLE = torch.cuda.is_available()  # initialises the driver, which no fork may share
+torch.manual_seed(7)
+DRAWN = torch.rand(3, device="cuda" if AVAILABLE else "cpu").tolist()
+"""
+SAME = """
+model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 1)).to(DEVICE)
+called = torch.compile(model) if "--compile" in sys.argv else model
+optimizer = torch.optim.AdamW(model.parameters())
+losses = []
+for step in range(20):
+    optimizer.zero_grad()
+    loss = (called(torch.randn(32, 64, device=DEVICE)) - 1).square().mean()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+    if step == 10 and GENERATION < int(os.environ["GPU_KILLS"]):
+        os.kill(os.getpid(), signal.SIGKILL)
+say("same", drawn=DRAWN, available=AVAILABLE, losses=losses)
 """
 SHARES = """
 from flowdist import worker

@@ -122,6 +122,7 @@ def test_restarts_and_times() -> None:
     assert role.restart is None and (role.grace_ns, role.stop_grace_ns) == (30 * SECOND, 2 * SECOND)
     role = outcome_of("--max-restarts", "3", "--shutdown-timeout", "5", "x.py").role
     assert role.restart is not None and (role.restart.scope, role.restart.max_restarts) == ("role", 3)
+    assert role.restart.backoff_ns == 0, "torchrun restarts at once, as often as it may"
     assert role.grace_ns == role.stop_grace_ns == 5 * SECOND
     role = outcome_of("x.py", env={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "7"}).role
     assert role.grace_ns == role.stop_grace_ns == 7 * SECOND

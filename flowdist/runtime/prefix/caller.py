@@ -17,11 +17,15 @@ _STANDARD = tuple({f"{sys.base_prefix}/lib/python3", f"{sys.prefix}/lib/python3"
 _IMPORT = "<frozen importlib."
 _BACKPORT = "/importlib_metadata/__init__.py"
 OWN = __file__.rpartition("/")[0] + "/"
+_known: dict[str, bool] = {}  # whether a file is installed
 
 
 def is_installed(file: str) -> bool:
     """Return whether the code of a file is installed, or a part of Python."""
-    return file.startswith("<frozen ") or any(part in file for part in _INSTALLED) or file.startswith(_STANDARD)
+    if file not in _known:
+        in_packages = any(part in file for part in _INSTALLED)
+        _known[file] = in_packages or file.startswith(("<frozen ", *_STANDARD))
+    return _known[file]
 
 
 def is_import(frame: FrameType | None = None) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import _frozen_importlib
 import _thread
+import gc
 import os
 import posix
 import stat
@@ -59,6 +60,7 @@ LOOKS = ("stat", "lstat", "access", "readlink")
 TIMES = ("getmtime", "getctime", "getatime")  # functions of os.path that ask for more than whether a folder is there
 ENTROPY = ("/dev/urandom", "/dev/random", "/proc/sys/kernel/random/")
 FOLDERS = ("os.listdir", "os.scandir")
+BEGINS = frozenset(f"cpython.run_{what}" for what in ("command", "file", "module", "stdin"))  # the script begins
 OF_ITSELF = ("/proc/self", "/proc/thread-self", f"/proc/{posix.getpid()}", "/dev/fd", "/dev/std")
 NO_FILES = ("/dev/null", "/dev/zero")
 # Functions of other modules, by module, that are no audit events: those of torch initialise CUDA, others wait.
@@ -83,6 +85,13 @@ CLOCKS = (
 # Functions that seed a global generator, by module.
 SEEDS = {"random": "seed", "numpy.random.mtrand": "seed", "torch.random": "seed"}
 WRITES = os.O_WRONLY | os.O_RDWR
+# New objects after which the garbage collector looks at them, while a library imports others: with Python's own
+# number the collector takes a quarter of the time that the import of torch takes, and finds nothing.
+PATIENT = 50_000
+
+
+# What `_look` looks at. An import of torch causes 17,000 events, most of others.
+EVENTS = EFFECTS | EFFECTS_OF_USER | BEGINS | {"import", "open", "os.mkdir", *FOLDERS}
 
 
 class _Hook:
@@ -123,7 +132,7 @@ class Watch:
         bootstrap: Any = _frozen_importlib
         self._find_and_load = bootstrap._find_and_load
         bootstrap._find_and_load = _as_importlib(self._import)
-        sys.addaudithook(lambda event, args: _Hook.call(event, args))  # noqa: PLW0108  # `call` changes
+        sys.addaudithook(lambda event, args: event in EVENTS and _Hook.call(event, args))
 
     def rearm(self, split: Callable[[str], None]) -> None:
         """Watch again, in a worker: `split` is called at its own first act. What was observed stays observed."""
@@ -188,11 +197,16 @@ class Watch:
         frame = sys._getframe().f_back
         frame = frame.f_back if frame is not None else None  # None: the interpreter itself imports something
         is_from_user = self.is_on and frame is not None and caller.is_user(frame)
+        thresholds = gc.get_threshold()
         if is_from_user:
             self.generators.before_import()
+        else:
+            gc.set_threshold(max(PATIENT, thresholds[0]) if thresholds[0] else 0, *thresholds[1:])
         try:
             return self._find_and_load(name, import_)
         finally:
+            if not is_from_user and gc.get_threshold()[0] == PATIENT:  # else what was imported has set it
+                gc.set_threshold(*thresholds)
             if self.is_on and (module := sys.modules.get(name)) is not None:
                 self._after_import(name, module, is_from_user)
 
@@ -267,7 +281,7 @@ class Watch:
             self._on_open(*args, may_write=is_of_import_system)
         elif is_of_import_system:
             return  # it looks for modules, and writes what it has compiled: any rank may do that for all
-        elif event.startswith("cpython.run_"):  # the script begins
+        elif event in BEGINS:
             if getattr(sys.modules.get("sitecustomize"), "__file__", "").startswith(caller.OWN):
                 del sys.modules["sitecustomize"]
         elif event in FOLDERS:
