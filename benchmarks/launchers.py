@@ -21,7 +21,7 @@ from typing import NamedTuple
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.processes.reaper import become_subreaper, descendants, kill_descendants
 
-# A worker opens its file, and reads its rank, with its first word: a script that does so above its imports splits there.
+# A worker opens its file and reads its rank with its first word. Above its imports that would be the split.
 STAMPING = """
 import os, time
 number = -1
