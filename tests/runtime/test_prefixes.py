@@ -85,6 +85,15 @@ def test_the_script_runs_once_up_to_the_first_read_of_the_rank(spawning: Spawnin
     assert [out.split()[1] for out in (first, second)] == ["0", "1"]
 
 
+def test_the_log_of_the_node_says_where_the_split_is(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    write(tmp_path, "early", "import json\nopen('log.txt', 'a').write('begun')\nimport decimal\n" + RANK)
+    with Spawning(tmp_path) as spawning:  # its errors are what the node's log has
+        outs(spawning, "early.py")
+    said = [line for line in capfd.readouterr().err.splitlines() if "split" in line]
+    reason = f"it opens log.txt for writing ({tmp_path}/early.py:2)"
+    assert said == [f"flowdist: the script has come to its split: {reason}"]
+
+
 @pytest.mark.parametrize("cache", ["", "elsewhere"])
 def test_a_module_that_python_compiles_is_imported_once(spawning: Spawning, cache: str) -> None:
     write(spawning.folder, "helper", "import time\nat = time.perf_counter_ns()")

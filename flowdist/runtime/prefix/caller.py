@@ -61,6 +61,14 @@ def is_user(frame: FrameType) -> bool:
     return not file.startswith(OWN) and not is_installed(file)
 
 
+def place() -> str:
+    """Return where the user's code is, such as " (train.py:7)"; empty if none runs, as at the end of the program."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_user(frame):
+        frame = frame.f_back
+    return f" ({frame.f_code.co_filename}:{frame.f_lineno})" if frame is not None else ""
+
+
 def is_imported(name: str) -> bool:
     """Return whether a module is imported, and not only about to be."""
     spec = getattr(sys.modules.get(name), "__spec__", None)

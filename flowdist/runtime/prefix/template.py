@@ -6,7 +6,7 @@ Messages to a template (`link`):
     signal ID NUMBER                        signal the process group of a worker
 
 Messages from it:
-    ready REASON HAS_TORCH PID              the split is reached, and why
+    ready REASON HAS_TORCH PID              the split is reached, and why, with the place in the script
     cold REASON                             this process must not be forked; it ends
     spawned ID PID, refused ID DETAIL       the answer to `spawn` and `store`
     stale ID PATH                           the answer to `spawn` if the script would now read something else
@@ -32,7 +32,7 @@ import time
 
 from flowdist.runtime.prefix import fork_safety
 from flowdist.runtime.prefix.arguments import watch as watch_arguments
-from flowdist.runtime.prefix.caller import is_imported
+from flowdist.runtime.prefix.caller import is_imported, place
 from flowdist.runtime.prefix.late import Late
 from flowdist.runtime.prefix.link import VARIABLE, Link, pair
 from flowdist.runtime.prefix.watch import Watch
@@ -95,7 +95,7 @@ class Prefix:
         if unsafe := watch.generators.why_different() or fork_safety.why_unsafe({self._link.fileno()}):
             self._give_up(unsafe)
         watch.observations.close()
-        start = self._with_late_imports(why)
+        start = self._with_late_imports(f"{why}{place()}")
         watch.environment.settle(start.variables, self._given["of_start"])
         become_worker(start, watch, self._output)
         self._start, self._began_s = start, time.process_time()

@@ -329,8 +329,8 @@ class Prefixes:
     def _handle(self, template: Template, message: tuple[Any, ...], fd: int | None) -> None:
         prefix = template.prefix
         match message:
-            case ("ready", _, has_torch, _):
-                self._handle_split(template, has_torch)
+            case ("ready", reason, has_torch, _):
+                self._handle_split(template, reason, has_torch)
             case ("cold", reason):
                 self._handle_cold(template, reason)
             case ("plain",) if fd is not None:
@@ -360,9 +360,11 @@ class Prefixes:
             case _:
                 raise TypeError(f"not from a template: {message}")
 
-    def _handle_split(self, template: Template, has_torch: bool) -> None:
+    def _handle_split(self, template: Template, reason: str, has_torch: bool) -> None:
         prefix = template.prefix
         template.is_ready = True
+        if template is prefix.main:
+            _say(f"the script has come to its split: {reason}")
         if template in (prefix.main, prefix.plain):
             prefix.has_torch = has_torch
         if template is prefix.main:
