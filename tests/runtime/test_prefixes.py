@@ -155,6 +155,38 @@ def test_what_a_rank_does_or_draws_by_itself_is_its_own(spawning: Spawning, acts
     assert cold_reasons(spawning) == []
 
 
+LIBRARY = """
+import os, pathlib, random, subprocess, tempfile, time
+def tries():
+    with tempfile.TemporaryDirectory() as folder:
+        source = pathlib.Path(folder, "source")
+        source.touch()
+        os.link(source, pathlib.Path(folder, "link"), follow_symlinks=False)
+        os.mkdir(f"{folder}/below")
+        return source.exists() and os.listdir(folder)
+def keeps():
+    return tempfile.mkdtemp(dir=os.path.dirname(__file__))
+"""
+LIBRARIES = {
+    "it tries": "found = tries(), subprocess.run(['uname', '-p'], capture_output=True).returncode",
+    "it keeps": "found = tempfile.mkdtemp(dir=os.path.dirname(__file__))",
+    "a function keeps": "found = keeps()",
+}
+
+
+@pytest.mark.parametrize("what", LIBRARIES)
+def test_a_library_may_try_at_its_import_what_it_takes_back(spawning: Spawning, what: str) -> None:
+    folder = spawning.folder / "site-packages"
+    folder.mkdir()
+    write(folder, "library", f"{LIBRARY}{LIBRARIES[what]}\nat = time.perf_counter_ns()")
+    head = f"import sys; sys.path.insert(0, {str(folder)!r})\nimport library, os\n"
+    write(spawning.folder, "uses", head + RANK + "print(library.found, library.at)")
+    outs_of_ranks = outs(spawning, "uses.py", "010")
+    kept = ["a library has made", "at its import, and keeps it"] if what == "a function keeps" else []
+    assert len(set(outs_of_ranks)) == (1 if what == "it tries" else 3)  # imported once, or by each
+    assert len(cold_reasons(spawning)) == bool(kept) and all(word in str(cold_reasons(spawning)) for word in kept)
+
+
 def test_a_seeded_generator_goes_on_and_one_that_is_not_is_seeded_for_each(spawning: Spawning) -> None:
     write(
         spawning.folder, "seeded", "import random\nrandom.seed(42)\nrandom.random()\n" + RANK + "print(random.random())"

@@ -69,6 +69,16 @@ def place() -> str:
     return f" ({frame.f_code.co_filename}:{frame.f_lineno})" if frame is not None else ""
 
 
+def is_module(below: str) -> bool:
+    """Return whether the code of a module itself, and no function, has called what runs in the file `below`."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not frame.f_code.co_filename.endswith(below):
+        frame = frame.f_back
+    while frame is not None and frame.f_code.co_filename.endswith(below):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_name == "<module>"
+
+
 def is_imported(name: str) -> bool:
     """Return whether a module is imported, and not only about to be."""
     spec = getattr(sys.modules.get(name), "__spec__", None)

@@ -92,6 +92,8 @@ class Prefix:
         watch = self._watch
         if kept := watch.environment.kept():
             self._give_up(f"a library has kept {kept} before its value was known")
+        if kept := watch.kept():
+            self._give_up(f"a library has made {kept} at its import, and keeps it")
         if unsafe := watch.generators.why_different() or fork_safety.why_unsafe({self._link.fileno()}):
             self._give_up(unsafe)
         watch.observations.close()

@@ -29,22 +29,23 @@ if TYPE_CHECKING:
     from typing import Any
 
 # Audit events (docs.python.org/3/library/audit_events.html) by which a program acts on the world.
-EFFECTS = frozenset(
+ON_FILES = frozenset(
     [
-        *("socket.connect", "socket.sendto", "socket.sendmsg", "socket.getaddrinfo", "urllib.Request"),
-        *("subprocess.Popen", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.spawn", "os.system"),
-        *("os.kill", "os.killpg", "signal.pthread_kill"),
         *("os.remove", "os.rename", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod", "os.chown"),
-        *("os.utime", "os.setxattr", "os.removexattr", "os.lockf", "fcntl.flock", "fcntl.lockf", "sqlite3.connect"),
-        "pty.spawn",
-        *("tempfile.mkstemp", "tempfile.mkdtemp", "builtins.input", "builtins.breakpoint"),
+        *("os.utime", "os.setxattr", "os.removexattr", "os.lockf", "fcntl.flock", "fcntl.lockf"),
     ]
 )
-# The same for the user's code alone: libraries try at their import which kinds of sockets there are.
-EFFECTS_OF_USER = frozenset({"socket.__new__", "socket.bind", "ctypes.dlsym"})
-SILENT_EFFECTS = (
-    *("pipe", "pipe2", "mkfifo", "mknod", "memfd_create", "eventfd", "setsid", "setpgid", "setpgrp", "_exit"),
+TEMPORARY = frozenset({"tempfile.mkstemp", "tempfile.mkdtemp"})
+EFFECTS = (ON_FILES | TEMPORARY).union(
+    ("socket.connect", "socket.sendto", "socket.sendmsg", "socket.getaddrinfo", "urllib.Request"),
+    ("os.fork", "os.forkpty", "os.exec", "os.spawn", "os.system", "os.kill", "os.killpg", "signal.pthread_kill"),
+    ("sqlite3.connect", "pty.spawn", "builtins.input", "builtins.breakpoint"),
 )
+# The same for the user's code alone. Libraries try at their import which kinds of sockets there are, and run programs
+# such as `ldconfig -p`. What is left of that at the split makes the role start cold (`fork_safety`).
+EFFECTS_OF_USER = frozenset({"socket.__new__", "socket.bind", "ctypes.dlsym", "subprocess.Popen", "os.posix_spawn"})
+SILENT_EFFECTS = ("mkfifo", "mknod", "memfd_create", "eventfd", "setsid", "setpgid", "setpgrp", "_exit")
+DEFAULT_TEMPORARY = ("_get_default_tempdir", "/tempfile.py")  # tries whether it can write there
 OF_PROCESS = (
     "urandom",
     "getrandom",
@@ -55,6 +56,8 @@ OF_PROCESS = (
     "getsid",
     "sched_getaffinity",
     "times",
+    "pipe",
+    "pipe2",
 )  # differ from rank to rank
 LOOKS = ("stat", "lstat", "access", "readlink")
 TIMES = ("getmtime", "getctime", "getatime")  # functions of os.path that ask for more than whether a folder is there
@@ -117,6 +120,7 @@ class Watch:
         self._is_busy = self._is_worker = False
         self._kept: dict[str, Any] = {}
         self._kept_functions: list[tuple[Any, str, Any, Any]] = []  # with what stands in their place
+        self._scratch: list[str] = []  # temporary files and folders that libraries have made at their import
         self.authkey = b""
         _Hook.call = self._audit
         for name in THREADS:
@@ -190,7 +194,7 @@ class Watch:
         """Note that a path is read. If it says something about this process alone, this is the split."""
         if path.startswith(OF_ITSELF) and not caller.is_import():
             self.act(f"it reads {path}")
-        else:
+        elif not self._is_in_scratch(path):
             self.observations.note(asked, path)
 
     def _import(self, name: str, import_: object) -> Any:
@@ -284,16 +288,45 @@ class Watch:
         elif event in BEGINS:
             if getattr(sys.modules.get("sitecustomize"), "__file__", "").startswith(caller.OWN):
                 del sys.modules["sitecustomize"]
+        elif self._is_scratch(event, args):
+            return
         elif event in FOLDERS:
             self._on_listing(event, args[0], frame)
         elif event == "os.mkdir":
             self._on_mkdir(args[0])
         elif event in EFFECTS:
-            if event == "os.remove" and caller.is_in("_get_default_tempdir", "/tempfile.py"):
+            if event == "os.remove" and caller.is_in(*DEFAULT_TEMPORARY):
                 return
             self.act(_in_words(event, args))
         elif event in EFFECTS_OF_USER and not caller.is_import():
             self.act(_in_words(event, args))
+
+    def kept(self) -> str:
+        """Return a temporary file or folder that a library has made at its import, and not removed; else nothing."""
+        return next((path for path in self._scratch if _exists(path)), "")
+
+    def _is_scratch(self, event: str, args: tuple[Any, ...]) -> bool:
+        """Return whether a library tries something, at its import, in a temporary folder that it makes for that.
+
+        A function of a library does so, and removes the folder. What the module itself makes, it keeps.
+        """
+        if event in TEMPORARY:
+            if caller.is_import() and not caller.is_module("/tempfile.py"):
+                self._scratch.append(os.fsdecode(args[0]))
+                return True
+            return False
+        if not self._scratch or (event not in ON_FILES and event != "os.mkdir"):
+            return False
+        paths = [os.fsdecode(arg) for arg in args if isinstance(arg, (str, bytes)) or hasattr(arg, "__fspath__")]
+        folder = f"/proc/self/fd/{args[0] if not paths else args[-1]}"  # of a descriptor, if there is one
+        try:
+            base = posix.readlink(folder)
+        except OSError:
+            base = posix.getcwd()
+        return all(self._is_in_scratch(path if path.startswith("/") else f"{base}/{path}") for path in paths or [""])
+
+    def _is_in_scratch(self, path: str) -> bool:
+        return any(path == each or path.startswith(each + "/") for each in self._scratch)
 
     def _on_open(self, file: object, mode: object, flags: int | None, *, may_write: bool) -> None:
         if isinstance(file, int) or file is None:
@@ -301,8 +334,10 @@ class Watch:
         path = os.fsdecode(file)  # type: ignore[arg-type]
         if path in NO_FILES or path.endswith((".pyc", ".so")) or "__pycache__" in path:
             return
+        if self._is_in_scratch(path):
+            return
         if _is_write(file, mode, flags):
-            if not may_write and not caller.is_in("_get_default_tempdir", "/tempfile.py"):
+            if not may_write and not caller.is_in(*DEFAULT_TEMPORARY):
                 self.act(f"it opens {path} for writing")
         elif path.startswith(ENTROPY):
             self._on_question(f"open({path!r})")
@@ -404,6 +439,14 @@ def _is_any_rank_enough() -> bool:
             return True
         frame = frame.f_back  # type: ignore[assignment]
     return False
+
+
+def _exists(path: str) -> bool:
+    try:
+        posix.lstat(path)
+    except OSError:
+        return False
+    return True
 
 
 def _is_folder(path: str) -> bool:
