@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from flowdist.runtime.worker_env.environment import PER_WORKER
 from tests.oracle.judge import MISSING, Difference, subject
 
 
@@ -117,14 +116,6 @@ def _another_order(left: list[Any], right: list[Any]) -> bool:
     return set(left) - ours == set(right) - ours
 
 
-def _is_null(left: str, right: str) -> bool:
-    return (left, right) == (MISSING, "null")
-
-
-def _begins_with_boot(left: str, right: str) -> bool:
-    return left == MISSING and right.partition(":")[0].strip('"').endswith("/flowdist/runtime/prefix/boot")
-
-
 def _one_more(left: str, right: str) -> bool:
     return left.isdigit() and right.isdigit() and int(right) == int(left) + 1
 
@@ -199,20 +190,6 @@ NAMED = (
         _added,
     ),
     Named("`ps` of a fork", WARM, "`ps` shows the command line of the prefix", "process: (cmdline|comm)"),
-    Named(
-        "/proc shows the prefix",
-        WARM,
-        "it lacks the variables of the rank",
-        f"/proc environment: ({'|'.join(PER_WORKER)})",
-        _is_null,
-    ),
-    Named(
-        "the hooks of the prefix",
-        WARM,
-        "PYTHONPATH begins with a folder of flowdist",
-        "/proc environment: PYTHONPATH",
-        _begins_with_boot,
-    ),
     Named("one seed of hash()", WARM, "share the seed of `hash()`", "hash"),
     Named("one end more", WARM, "`atexit` has one more function", "atexit", _one_more),
     Named("watched functions", WARM, "of `os` (`stat`, `urandom`, `getpid`, ...)", r"functions: os\..*", _is_wrapped),

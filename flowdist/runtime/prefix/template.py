@@ -35,6 +35,7 @@ from flowdist.runtime.prefix.arguments import watch as watch_arguments
 from flowdist.runtime.prefix.caller import is_imported, place
 from flowdist.runtime.prefix.late import Late
 from flowdist.runtime.prefix.link import VARIABLE, Link, pair
+from flowdist.runtime.prefix.shown_environment import ShownEnvironment
 from flowdist.runtime.prefix.watch import Watch
 from flowdist.runtime.prefix.worker import OUTPUT, Output, Start, become_worker, count_steps, die_with_parent, high_copy
 
@@ -49,10 +50,11 @@ WORTH_S = 0.2  # of computing since its split, from which on a worker leaves a t
 
 def begin() -> None:
     """Set the hooks in this process, a prefix that has just started. Do nothing in any other."""
-    text = os.environ.pop(VARIABLE, "")
+    text = os.environ.get(VARIABLE, "")
     if not text:
         return
     given: dict[str, Any] = marshal.loads(bytes.fromhex(text))
+    del os.environ[VARIABLE]
     del os.environ["PYTHONPATH"]
     os.environ.update(given["pythonpath"])
     die_with_parent(given["parent"])
@@ -77,6 +79,7 @@ class Prefix:
         self._late = Late(given["late"])
         self._children: dict[int, tuple[int, int]] = {}  # ids and pids of workers by pidfd
         self._checked: tuple[str | None, float] = None, 0.0  # a generation, and when its first worker was asked for
+        self._shown = ShownEnvironment(given["pythonpath"])
         self._watch = Watch(given["unknown"], self._split)
         atexit.register(self._end)  # the first to be registered is the last to be called
         if given["has_own_words"]:
@@ -100,6 +103,7 @@ class Prefix:
         start = self._with_late_imports(f"{why}{place()}")
         watch.environment.settle(start.variables, self._given["of_start"])
         become_worker(start, watch, self._output)
+        self._shown.give(start.variables)
         self._start, self._began_s = start, time.process_time()
         watch.environment.guarded, watch.environment.on_conflict = self._late.read, self._begin_again
         watch.rearm(self._act)
@@ -123,6 +127,7 @@ class Prefix:
         watch.stop(start.variables)
         if start is not self._start:
             become_worker(start, watch, self._output)
+            self._shown.give(start.variables)
         count_steps(self._at_first_step)
         self._late.guard()
         self._output.close()

@@ -41,6 +41,7 @@ from flowdist.runtime.umask import INHERITED, users_umask
 
 STORE_HOST = "flowdist.runtime.stores.store_host"  # module that serves a store in a fork of a template
 IDLE_S, LOOK_S = 3.0, 0.5  # without computing, a script waits for something; how often that is looked at
+ROOM = 1 << 14  # bytes for the variables of a worker: see `shown_environment`
 BOOT = Path(__file__).parent.parent / "prefix" / "boot"
 
 
@@ -205,7 +206,8 @@ def _environment(spec: PrefixSpec, fd: int) -> dict[str, str]:
         "pythonpath": {name: value for name, value in env.items() if name == "PYTHONPATH"},
     }
     path = os.pathsep.join(filter(None, [str(BOOT), env.get("PYTHONPATH", "")]))
-    return env | {VARIABLE: marshal.dumps(given).hex(), "PYTHONPATH": path}
+    given_text = marshal.dumps(given).hex().ljust(ROOM)  # spaces say nothing
+    return env | {VARIABLE: given_text, "PYTHONPATH": path}
 
 
 class Prefixes:
