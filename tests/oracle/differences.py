@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -87,9 +88,25 @@ def _of_hooks(left: list[Any], right: list[Any]) -> bool:
 
 @_of_lists
 def _more_modules(left: list[Any], right: list[Any]) -> bool:
-    later, more = iter(right), set(right) - set(left)
-    kept_in_order = all(name in later for name in left)
-    return kept_in_order and any(name.startswith(("torch._dynamo", "flowdist.")) for name in more)
+    begin = next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), len(left))
+    ends = [i for i, name in enumerate(right) if name.startswith("torch._dynamo")]
+    late = set(right[begin : max(ends, default=0) + 1])  # what the script imports of these has another place, too
+    others = iter(name for name in right if name not in late)
+    kept_in_order = set(left) <= set(right) and all(name in others for name in left if name not in late)
+    return kept_in_order and any(name.startswith(("torch._dynamo", "flowdist.")) for name in [*late, *right])
+
+
+@_of_lists
+def _without_store(left: list[Any], right: list[Any]) -> bool:
+    return not Counter(right) - Counter(left)
+
+
+def _no_null_device(left: str, right: str) -> bool:
+    return left.startswith('["/dev/null"') and right == MISSING
+
+
+def _one_less(left: str, right: str) -> bool:
+    return left.isdigit() and right.isdigit() and int(right) == int(left) - 1
 
 
 @_of_lists
@@ -165,6 +182,16 @@ NAMED = (
         "Without it MASTER_PORT is a fresh port for each generation",
         ".*: MASTER_PORT",
     ),
+    Named(
+        "a store of one's own",
+        TORCHRUN,
+        "workers get `True`: flowdist serves the store of each generation",
+        ".*: TORCHELASTIC_USE_AGENT_STORE",
+        _is("False", "True"),
+    ),
+    Named("a store of one's own", TORCHRUN, "no rank hosts it", "nameless files", _without_store),
+    Named("a store of one's own", TORCHRUN, "no rank hosts it", r"files: \d+", _no_null_device),
+    Named("a store of one's own", TORCHRUN, "no rank hosts it", "process: threads", _one_less),
     Named(
         "of the launcher",
         TORCHRUN,

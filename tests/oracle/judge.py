@@ -54,6 +54,8 @@ def subject(key: Key) -> str:
 
 ORIGIN = re.compile(r"^notes: .*?: origins: ")  # of a module: the same at each point, whenever it is imported
 MISSING = "(missing)"
+NAMELESS = re.compile(r'\["(socket|pipe|anon_inode:)')  # threads of torch open them, in any order
+OWN_FD = 700  # from here on descriptors are flowdist's
 
 
 def differences(
@@ -137,8 +139,15 @@ def _flat(observed: dict[str, Observation]) -> dict[Key, str]:
     for run, observation in observed.items():
         found[Key(run, "", "exit code")] = str(observation["exit code"])
         for process, shown in observation["processes"].items():
+            nameless: dict[str, list[str]] = {}  # by point; the numbers of these descriptors are chance
             for name, value in _leaves("", shown):
-                found[Key(run, process, ORIGIN.sub("origins: ", name))] = value
+                point, _, number = name.rpartition("files: ")
+                if number.isdigit() and int(number) < OWN_FD and NAMELESS.match(value):
+                    nameless.setdefault(f"{point}nameless files", []).append(value)
+                else:
+                    found[Key(run, process, ORIGIN.sub("origins: ", name))] = value
+            for name, values in nameless.items():
+                found[Key(run, process, name)] = json.dumps(sorted(values))
         for name, value in _leaves("files", observation["files"]):
             found[Key(run, "", name)] = value
     return found

@@ -31,6 +31,7 @@ class Late:
     def __init__(self, asked: list[str]) -> None:
         self._asked = asked
         self.read: frozenset[bytes] = frozenset()  # variables that the imports have read or set
+        self._left: dict[bytes, tuple[bytes | None, bytes | None]] = {}  # those set: values before and after
 
     def wanted(self) -> list[str]:
         """Return the modules that are worth importing now: the user's, and those of libraries that are imported."""
@@ -51,15 +52,19 @@ class Late:
         read, unknown = watch.environment.end_notes()
         after = dict(watch.environment.items_known())
         changed = {key for key in {**before, **after} if before.get(key) != after.get(key)}
-        for (
-            key
-        ) in changed:  # the script has not imported anything yet: torch sets its variables again when it needs them
-            if key in before:
-                os.environb[key] = before[key]
-            else:
-                del os.environb[key]
+        self._left = {key: (before.get(key), after.get(key)) for key in changed}
+        for key, (value, _) in self._left.items():  # the script has not imported anything yet
+            _set(key, value)
         self.read = frozenset(read | changed)
         return f"a late import reads {os.fsdecode(unknown)}" if unknown is not None else ""
+
+    def leave_variables(self) -> None:
+        """Set what the imports have set, unless the script has. Call this once it has used what they import."""
+        if isinstance(data := os.environ._data, Guard):  # type: ignore[attr-defined]
+            data.names = frozenset()
+        for key, (before, after) in self._left.items():
+            if os.environb.get(key) == before:
+                _set(key, after)
 
     def guard(self) -> None:
         """In a worker that has begun to act, say once if the script sets a variable that the late imports have read."""
@@ -67,16 +72,23 @@ class Late:
             os.environ._data = os.environb._data = Guard(os.environ._data, self.read)  # type: ignore[attr-defined]
 
 
+def _set(key: bytes, value: bytes | None) -> None:
+    if value is not None:
+        os.environb[key] = value
+    elif key in os.environb:
+        del os.environb[key]
+
+
 class Guard(dict):  # type: ignore[type-arg]
     """Data of `os.environ` in a worker with late imports, which have read the variables `names`."""
 
     def __init__(self, data: dict[bytes, bytes], names: frozenset[bytes]) -> None:
         super().__init__(data)
-        self._names = names
+        self.names = names
 
     def _on_change(self, key: bytes, value: bytes | None) -> None:
-        if key in self._names and self.get(key) != value:
-            self._names = frozenset()  # said once
+        if key in self.names and self.get(key) != value:
+            self.names = frozenset()  # said once
             name = os.fsdecode(key)
             text = f"{name} is set after a late import has read it: set it before RANK is read, or start with --cold"
             posix.write(2, f"flowdist: {text}\n".encode())

@@ -167,6 +167,7 @@ class Prefix:
 
     def _at_first_step(self) -> None:
         """Tell the template of this rank, if there is one, that it does not disturb the worker any more."""
+        self._late.leave_variables()
         if self._opener:
             try:
                 posix.write(self._opener, b".")
