@@ -105,6 +105,10 @@ def _no_null_device(left: str, right: str) -> bool:
     return left.startswith('["/dev/null"') and right == MISSING
 
 
+def _cyclic_garbage(left: str, right: str) -> bool:
+    return left == MISSING and "/job/data.db" in right  # connections of sqlite3 are in a cycle
+
+
 def _one_less(left: str, right: str) -> bool:
     return left.isdigit() and right.isdigit() and int(right) == int(left) - 1
 
@@ -272,5 +276,6 @@ NAMED = (
             ("files: tmp/torchinductor_root", _added),
         )
     ),
+    Named("collected later", WARM, "What is garbage by then is collected later", r"files: \d+", _cyclic_garbage),
     Named("shared memory", WARM, "(`gc.get_freeze_count()`)", "gc frozen", _is(False, True)),
 )
