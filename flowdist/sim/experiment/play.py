@@ -53,6 +53,8 @@ def play_seeds(
 ) -> Iterator[Outcome]:
     """Simulate an experiment once with each seed, and yield the outcomes in the order of the seeds.
 
+    Their `hits` have each rate of the plan.
+
     Args:
         experiment: The experiment.
         mode: The mode of all of them.
@@ -66,9 +68,11 @@ def play_seeds(
     """
     if mode == "fast" and scope is None:
         scope = scope_of(experiment.graph, experiment.plan)
+    never = {rate.name: 0 for rate in experiment.plan.rates}
     for seed in seeds:
         one = experiment._replace(seed=seed)
-        yield _fast(scope, one, tell) if scope is not None else checked(play(one, fast_forward=True))
+        outcome = _fast(scope, one, tell) if scope is not None else checked(play(one, fast_forward=True))
+        yield outcome._replace(hits={**never, **outcome.hits})
 
 
 def _fast(scope: Scope, experiment: Experiment, tell: Tell | None = None) -> Outcome:
