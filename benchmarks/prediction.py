@@ -29,12 +29,13 @@ from sections import write_section
 from flowdist.faults.files import parse_plan
 from flowdist.graph import format_duration
 from flowdist.record.journal import Header
-from flowdist.record.reader import JOURNAL, read_whole_lines
+from flowdist.record.reader import JOURNAL, WholeRecord, read_whole_lines
 from flowdist.report.table import table
 from flowdist.sim.calibration.calibration import Calibration, calibrate
 from flowdist.sim.calibration.distribution import rounded
 from flowdist.sim.calibration.observe import observe
-from flowdist.sim.prediction import Figure, Prediction, Run, predict
+from flowdist.sim.experiment.compare import Comparison, Figure
+from flowdist.sim.experiment.predict import predict
 
 TOPOLOGY = """
 from flowdist import Node, Restart, Topology, Workload
@@ -140,7 +141,7 @@ NOISE_MAX = 0.25  # of a core
 class Ran(NamedTuple):
     """A real run, and how many cores programs outside it used meanwhile."""
 
-    run: Run
+    run: WholeRecord
     others: float
 
 
@@ -157,12 +158,12 @@ def main() -> None:
     for number in options.stories:
         name, faults = STORIES[number]
         ran[name] = _run(folder, name, faults)
-        verdicts.append(_judge(rows, predict(ran[name].run, calibration, parse_plan(faults)), TOTAL))
+        verdicts.append(_judge(rows, name, predict(ran[name].run, calibration, parse_plan(faults)), TOTAL))
     for steps in options.intervals:
         name = f"a checkpoint every {steps} steps"
         ran[name] = _run(folder, name, (INTERVAL_FAULT,), f"every={steps}")
         found = predict(ran[name].run, _with_interval(calibration, steps), parse_plan([INTERVAL_FAULT]))
-        verdicts.append(_judge(rows, found, TOTAL_OF_INTERVALS, is_total_alone=True))
+        verdicts.append(_judge(rows, name, found, TOTAL_OF_INTERVALS, is_total_alone=True))
     text = "\n".join(table(rows))
     print(text)
     noisy = {name: one.others for name, one in ran.items() if one.others > NOISE_MAX}
@@ -184,15 +185,18 @@ def _verdict(held: int, count: int, noisy: dict[str, float]) -> str:
     )
 
 
-def _judge(rows: list[tuple[str, ...]], found: Prediction, total: float, *, is_total_alone: bool = False) -> bool:
+def _judge(
+    rows: list[tuple[str, ...]], name: str, found: Comparison, total: float, *, is_total_alone: bool = False
+) -> bool:
     """Add the rows of one prediction, and return whether it holds."""
-    figures = [(found.lasted, found.lasted.is_within(total))]
-    figures += [(each, is_total_alone or each.is_within(CLOSE, CLOSE_NS)) for each in found.figures]
+    lasted, *others = found.figures
+    figures = [(lasted, lasted.is_within(total))]
+    figures += [(each, is_total_alone or each.is_within(CLOSE, CLOSE_NS)) for each in others]
     for figure, is_within in figures:
-        rows.append((found.name, figure.what, *_texts(figure), "" if is_within else "MISS"))
-    for text in found.stories.differences:
-        rows.append((found.name, "decision", text, "", "", "MISS"))
-    return all(is_within for _, is_within in figures) and (is_total_alone or not found.stories.differences)
+        rows.append((name, figure.what, *_texts(figure), "" if is_within else "MISS"))
+    for text in found.differences:
+        rows.append((name, "decision", text, "", "", "MISS"))
+    return all(is_within for _, is_within in figures) and (is_total_alone or not found.differences)
 
 
 def _texts(figure: Figure) -> tuple[str, str, str]:
@@ -225,7 +229,7 @@ def _run(folder: Path, name: str, faults: tuple[str, ...], *params: str) -> Ran:
     header = lines[0]
     assert isinstance(header, Header)
     print(f"ran: {name}; other programs used {others:.2f} cores", file=sys.stderr, flush=True)
-    return Ran(Run(name, header, lines[1:]), others)
+    return Ran(WholeRecord(name, header, lines[1:]), others)
 
 
 def _busy_s() -> float:

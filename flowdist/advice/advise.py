@@ -24,14 +24,17 @@ from flowdist.advice.alternatives import (
     interval_change,
     with_interval,
 )
-from flowdist.advice.comparison import Gain, compare, fewer
+from flowdist.advice.comparison import Gain, compare, fewer, goodputs
 from flowdist.advice.intervals import Bounds, Point, best_of, bounds_of, sweep
-from flowdist.advice.playing import Job, Mode, Outcome, leading_role, mode_of, play, rarest_in
+from flowdist.advice.playing import leading_role, play, rarest_in
 from flowdist.dsl.problems.problem import TopologyProblems
 from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import FaultError
-from flowdist.graph import RoleGraph, format_duration
+from flowdist.graph import RoleGraph, RoleSpec, format_duration
 from flowdist.report.goodput import Estimate, daly_ns, estimate, needed_text
+from flowdist.sim.experiment.experiment import Experiment
+from flowdist.sim.experiment.outcome import Outcome
+from flowdist.sim.experiment.play import Mode
 from flowdist.sim.macro.refused import MacroRefused
 
 MOST = 0.8  # of the largest gain in goodput: one spare node that has it is better than two
@@ -39,16 +42,23 @@ Tell = Callable[[str], None]  # called after each run with what is tried, in wor
 
 
 class Question(NamedTuple):
-    """Job to advise on, the seeds, and the levers to try.
+    """Job to advise on, which has an end, the mode of all simulations, the seeds, and the levers to try.
 
     `compile` returns the graph of the topology with changes. It raises FlowdistError where they are errors.
     """
 
-    job: Job
+    job: Experiment
+    mode: Mode
     compile: Compile
     choosing: Sequence[int]
     measuring: Sequence[int]
     levers: tuple[Lever, ...] = LEVERS
+
+    @property
+    def until_ns(self) -> int:
+        """Return the time at which each run ends at the latest, in ns."""
+        assert self.job.until_ns is not None
+        return self.job.until_ns
 
 
 class Measured(NamedTuple):
@@ -128,14 +138,14 @@ class _Advisor:
 
     def __init__(self, question: Question, tell: Tell) -> None:
         self._question, self._tell = question, tell
-        self._job, self._mode = question.job, mode_of(question.job)
+        self._job, self._mode = question.job, question.mode
         self._role = leading_role(self._job.graph)
-        self._bounds = bounds_of(self._role, self._job.until_ns, self._mode)
+        self._bounds = bounds_of(self._role, question.until_ns, self._mode)
         self._tried: list[Tried] = []
         self._points: list[Point] = []
         self._best_ns: int | None = None
         self._chosen_today = self._play(self._job, question.choosing, "today")
-        self._daly_ns = _daly_ns(self._role.workload.blocking_ns, self._chosen_today)
+        self._daly_ns = _daly_ns(self._role, self._chosen_today)
 
     def advise(self) -> Advice:
         """Choose, measure, put together, and return the advice."""
@@ -143,12 +153,12 @@ class _Advisor:
         today = self._play(self._job, self._question.measuring, "today")
         measured = [one for change in kept if (one := self._measure(today, (change,))) is not None]
         measured.sort(key=_worth, reverse=True)
-        failed = [outcome for outcome in today if outcome.failed]
+        failed = [outcome for outcome in today if outcome.has_failed]
         rarest = fewer(rarest_in(today), *(one.gain.rarest for one in measured))
         advice = Advice(
             mode=self._mode,
             role=self._role.name,
-            goodput=estimate([outcome.goodput for outcome in today], rarest_in(today)),
+            goodput=estimate(goodputs(today), rarest_in(today)),
             failed=(len(failed), failed[0].reason if failed else ""),
             points=self._points,
             best_ns=self._best_ns,
@@ -165,7 +175,7 @@ class _Advisor:
         joined = [change for one in advice.joined for change in one.changes]
         return advice._replace(together=self._measure(today, tuple(joined)) if len(joined) > 1 else None)
 
-    def _play(self, job: Job, seeds: Sequence[int], what: str) -> list[Outcome]:
+    def _play(self, job: Experiment, seeds: Sequence[int], what: str) -> list[Outcome]:
         return play(job, self._mode, seeds, lambda: self._tell(what))
 
     def _choose(self) -> list[Change]:
@@ -188,14 +198,14 @@ class _Advisor:
             other = self._play(job, self._question.choosing, f"{change.what} {change.proposed}")
         except (TopologyProblems, MacroRefused, FaultError) as error:
             return Tried(change, None, why_not(error))
-        return Tried(change, compare(self._chosen_today, other, (self._job.units, job.units)))
+        return Tried(change, self._gain(self._chosen_today, other, job))
 
     def _best_interval(self) -> Iterable[Change]:
         """Sweep the checkpoint interval, and yield the change to the best one if it is not today's."""
         role, today_ns = self._role, self._role.workload.checkpoint_every_ns
         guess_ns = self._daly_ns if self._daly_ns is not None else today_ns
         self._points = sweep(self._point, guess_ns, today_ns, self._bounds)
-        failed = sum(outcome.failed for outcome in self._chosen_today)
+        failed = sum(outcome.has_failed for outcome in self._chosen_today)
         allowed = [point for point in self._points if point.interval_ns >= self._bounds.least_ns]
         allowed = [point for point in allowed if point.failed <= failed]
         self._best_ns = best_of(allowed, failed).interval_ns if allowed else today_ns
@@ -206,8 +216,8 @@ class _Advisor:
         graph = with_interval(self._job.graph, self._role, interval_ns)
         what = f"{self._role.name} saves every {format_duration(interval_ns)}"
         found = self._play(self._job._replace(graph=graph), self._question.choosing, what)
-        goodput = estimate([outcome.goodput for outcome in found], rarest_in(found))
-        return Point(interval_ns, goodput.mean, goodput.half, sum(outcome.failed for outcome in found))
+        goodput = estimate(goodputs(found), rarest_in(found))
+        return Point(interval_ns, goodput.mean, goodput.half, sum(outcome.has_failed for outcome in found))
 
     def _measure(self, today: list[Outcome], changes: tuple[Change, ...]) -> Measured | None:
         """Return what changes gain with the measuring seeds; None if they cannot be made together."""
@@ -217,7 +227,11 @@ class _Advisor:
             other = self._play(job, self._question.measuring, what)
         except (TopologyProblems, MacroRefused, FaultError):
             return None
-        return Measured(changes, compare(today, other, (self._job.units, job.units)))
+        return Measured(changes, self._gain(today, other, job))
+
+    def _gain(self, today: list[Outcome], other: list[Outcome], job: Experiment) -> Gain:
+        """Return what another job, with these outcomes, gains over that of today."""
+        return compare(today, other, (self._job.units, job.units), self._role)
 
 
 def why_not(error: FlowdistError) -> str:
@@ -253,13 +267,15 @@ def _gains(gain: Gain) -> bool:
     return gain.share > 0 or gain.goodput.mean > 0 or gain.still_failed < gain.failed
 
 
-def _daly_ns(blocking_ns: int, today: Sequence[Outcome]) -> float | None:
+def _daly_ns(role: RoleSpec, today: Sequence[Outcome]) -> float | None:
     """Return the best interval by Daly's formula for the restarts of today's runs; None without a restart."""
-    restarts = sum(outcome.restarts for outcome in today)
-    return daly_ns(blocking_ns, sum(outcome.lasted_ns for outcome in today) / restarts) if restarts else None
+    restarts = sum(max(0, outcome.generations[role.name] - 1) for outcome in today)
+    return (
+        daly_ns(role.workload.blocking_ns, sum(outcome.lasted_ns for outcome in today) / restarts) if restarts else None
+    )
 
 
-def _notes(job: Job, depends_on_size: bool, measured: Sequence[Measured]) -> list[str]:
+def _notes(job: Experiment, depends_on_size: bool, measured: Sequence[Measured]) -> list[str]:
     """Return what a reader has to know to judge the advice."""
     role, notes = leading_role(job.graph), []
     levers = {change.lever for one in measured for change in one.changes if one.gain.verdict != "unsure"}

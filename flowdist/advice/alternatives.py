@@ -7,10 +7,12 @@ from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
-from flowdist.advice.playing import Job, Outcome, leading_role
+from flowdist.advice.playing import leading_role
 from flowdist.graph import RoleGraph, RoleSpec, format_duration
 from flowdist.graph.capacity import fits, needed, offered, slots
 from flowdist.graph.units import DAY
+from flowdist.sim.experiment.experiment import Experiment
+from flowdist.sim.experiment.outcome import Outcome
 
 # minimum: also shrink or wait; patience: pending_timeout; budget: max_restarts. The last two are for jobs that fail.
 Lever = Literal["interval", "minimum", "spares", "scope", "lease", "heartbeat", "patience", "budget"]
@@ -65,7 +67,7 @@ def with_interval(graph: RoleGraph, role: RoleSpec, interval_ns: int) -> RoleGra
     return msgspec.structs.replace(graph, roles=tuple(roles))
 
 
-def changes_of(job: Job, today: list[Outcome]) -> Iterator[Change]:
+def changes_of(job: Experiment, today: list[Outcome]) -> Iterator[Change]:
     """Yield the changes of each lever but the interval that may matter to the job.
 
     Args:
@@ -74,13 +76,12 @@ def changes_of(job: Job, today: list[Outcome]) -> Iterator[Change]:
     """
     role = leading_role(job.graph)
     yield from _minimum(role)
-    if job.declares_nodes:
-        yield from _spares(job.graph, role)
+    yield from _spares(job.graph, role)
     yield from _scope(role)
     kinds = {rate.kind for rate in job.plan.rates} | {fault.kind for fault in job.plan.faults}
     if kinds & set(SILENT):
         yield from _silence(job.graph)
-    reasons = [outcome.reason for outcome in today if outcome.failed]
+    reasons = [outcome.reason for outcome in today if outcome.has_failed]
     if reasons:
         yield from _patience(role)
         spent = [
@@ -181,7 +182,7 @@ def together(changes: Iterable[Change], sets: tuple[str, ...] = ()) -> tuple[tup
     return sets, nodes
 
 
-def changed(job: Job, change: Iterable[Change], compile: Compile) -> Job:
+def changed(job: Experiment, change: Iterable[Change], compile: Compile) -> Experiment:
     """Return the job with changes.
 
     Raises:

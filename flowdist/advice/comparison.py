@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from flowdist.advice.playing import Outcome, rarest_in
-from flowdist.graph import HOUR
+from flowdist.advice.playing import rarest_in, work_of
+from flowdist.graph import HOUR, RoleSpec
 from flowdist.report.goodput import Estimate, Rarest, estimate
+from flowdist.sim.experiment.outcome import Outcome
 
 LEAST_GAIN = 0.0005  # share of goodput or of the cost: a smaller gain is no advice, however sure
 CHANCE = 0.025  # chance at which fewer failed runs are luck: the one-sided level of a 95 % interval
@@ -71,29 +72,30 @@ def is_sure(gain: Estimate | None) -> bool:
     return gain is not None and gain.half is not None and gain.mean - gain.half > 0
 
 
-def compare(today: Sequence[Outcome], other: Sequence[Outcome], units: tuple[int, int]) -> Gain:
+def compare(today: Sequence[Outcome], other: Sequence[Outcome], units: tuple[int, int], role: RoleSpec) -> Gain:
     """Return what another job gains over today's. A job that is equal to today's gains exactly 0.
 
     Args:
         today: Outcomes of the job of today.
         other: Outcomes of the other job, with the same seeds in the same order.
         units: The number of GPUs (or nodes) of both jobs.
+        role: The role whose work counts.
     """
     pairs = list(zip(today, other, strict=True))
     assert all(one.seed == two.seed for one, two in pairs), "differences are those of the same seeds"
-    saved = _hours_saved(today, other, units)
-    rarest = fewer(rarest_in(today), rarest_in(other))
+    saved = _hours_saved(today, other, units, role)
+    rarest, shares = fewer(rarest_in(today), rarest_in(other)), list(zip(goodputs(today), goodputs(other), strict=True))
     hours = estimate(saved, rarest) if saved else None
     paid = math.fsum(units[0] * one.lasted_ns / HOUR for one in today) / len(today)
     return Gain(
-        goodput=estimate([two.goodput - one.goodput for one, two in pairs], rarest),
+        goodput=estimate([two - one for one, two in shares], rarest),
         hours=hours,
         share=hours.mean / paid if hours is not None and paid else 0.0,
-        better=sum(two.goodput > one.goodput for one, two in pairs),
+        better=sum(two > one for one, two in shares),
         seeds=len(pairs),
-        failed=sum(one.failed for one in today),
-        still_failed=sum(two.failed for two in other),
-        ended=sum(one.failed and not two.failed for one, two in pairs),
+        failed=sum(one.has_failed for one in today),
+        still_failed=sum(two.has_failed for two in other),
+        ended=sum(one.has_failed and not two.has_failed for one, two in pairs),
         rarest=rarest,
     )
 
@@ -103,21 +105,32 @@ def fewer(*rarest: Rarest | None) -> Rarest | None:
     return min((one for one in rarest if one is not None), key=lambda one: one.hits, default=None)
 
 
-def _hours_saved(today: Sequence[Outcome], other: Sequence[Outcome], units: tuple[int, int]) -> list[float]:
+def goodputs(outcomes: Sequence[Outcome]) -> list[float]:
+    """Return the goodput of each run; 0 for one whose tasks have had no time."""
+    return [outcome.goodput or 0.0 for outcome in outcomes]
+
+
+def _hours_saved(
+    today: Sequence[Outcome], other: Sequence[Outcome], units: tuple[int, int], role: RoleSpec
+) -> list[float]:
     """Return a value for each seed, whose mean is the hours that the other job saves for the work of one run of today.
 
     What the other job pays for a unit of work is a ratio of sums over all seeds: a single run may do no work at all.
     The values are linearised, so that their spread gives the error of the ratio (Cochran, "Sampling Techniques", 3rd
     edition, 1977, section 2.11). Empty if the other job does no work with any seed.
     """
-    worked = math.fsum(two.work for two in other)
+    work, other_work = ([work_of(one, role) for one in runs] for runs in (today, other))
+    worked = math.fsum(other_work)
     if not worked:
         return []
     ratio = math.fsum(units[1] * two.lasted_ns for two in other) / worked
-    scale = math.fsum(one.work for one in today) / worked
+    scale = math.fsum(work) / worked
+    paid, other_paid = (
+        [unit * one.lasted_ns for one in runs] for unit, runs in zip(units, (today, other), strict=True)
+    )
     return [
-        (units[0] * one.lasted_ns - ratio * one.work - scale * (units[1] * two.lasted_ns - ratio * two.work)) / HOUR
-        for one, two in zip(today, other, strict=True)
+        (a - ratio * b - scale * (c - ratio * d)) / HOUR
+        for a, b, c, d in zip(paid, work, other_paid, other_work, strict=True)
     ]
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from flowdist.advice.playing import Mode
 from flowdist.graph import HOUR, MINUTE, MS, SECOND, RoleSpec
+from flowdist.sim.experiment.play import Mode
 
 COARSE = 2.0  # factor between two intervals of the coarse sweep
 REACH = 3  # steps of that factor to both sides of the guess
@@ -45,7 +45,7 @@ class Bounds(NamedTuple):
         return min(self.most_ns, max(self.least_ns, rounded_ns(ns)))
 
 
-def bounds_of(role: RoleSpec, until_ns: int, mode: Mode = "macro") -> Bounds:
+def bounds_of(role: RoleSpec, until_ns: int, mode: Mode = "fast") -> Bounds:
     """Return the intervals that make sense: one step at least, and no more than all the work of a run.
 
     No checkpoint holds less than a step of work. A checkpoint that is written in the background is complete before the
@@ -60,7 +60,7 @@ def bounds_of(role: RoleSpec, until_ns: int, mode: Mode = "macro") -> Bounds:
     step_ns = role.longest_step_ns
     least_ns = written_ns(max(step_ns, -(-load.lag_ns // step_ns) * step_ns))
     most_ns = max(least_ns, written_ns(min(until_ns, load.steps * step_ns)))
-    if mode == "protocol":
+    if mode == "exact":
         least_ns = max(least_ns, written_ns(most_ns // PLAYED))
     return Bounds(least_ns, most_ns)
 

@@ -8,19 +8,12 @@ from typing import NamedTuple
 from flowdist.faults.grammar import Fault
 from flowdist.graph import MINUTE, RoleGraph, format_duration
 from flowdist.graph.units import DAY
-from flowdist.record.journal import Header, Line
+from flowdist.record.journal import Header
+from flowdist.record.reader import WholeRecord
 from flowdist.report.goodput import poisson_95
-from flowdist.sim.reconstruct import reconstruct
+from flowdist.sim.experiment.record import reconstruct
 
 NODE_KINDS, REPLICA_KINDS = ("kill", "lost", "leave", "preempt"), ("kill", "exit", "oom", "hang")
-
-
-class Record(NamedTuple):
-    """Record of a run, under the name that the user gave it."""
-
-    name: str
-    header: Header
-    lines: Sequence[Line]
 
 
 class MeasuredRate(NamedTuple):
@@ -41,7 +34,7 @@ class _Kind(NamedTuple):
     kind: str
 
 
-def measured_rates(records: Sequence[Record], graph: RoleGraph) -> list[MeasuredRate]:
+def measured_rates(records: Sequence[WholeRecord], graph: RoleGraph) -> list[MeasuredRate]:
     """Return the rates of all kinds of faults in the records that a topology can have.
 
     Faults that flowdist injected count as well: a record of a test has the rates of the test. Faults of roles that the
@@ -66,7 +59,7 @@ def measured_rates(records: Sequence[Record], graph: RoleGraph) -> list[Measured
     return [_rate(kind, found[kind], days[kind.subject]) for kind in sorted(found) if days.get(kind.subject)]
 
 
-def _exposure(record: Record) -> dict[str, float]:
+def _exposure(record: WholeRecord) -> dict[str, float]:
     """Return for how many days nodes, and replicas of each role, could fail: all of them for the length of the run."""
     graph = record.header.graph
     long = max((line.t_ns for line in record.lines if not isinstance(line, Header)), default=0) / DAY

@@ -3,70 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import FaultError, Plan
 from flowdist.faults.rates import entities, mean_ns
 from flowdist.graph import HOUR, MINUTE, RoleGraph, RoleSpec
 from flowdist.graph.units import DAY
-from flowdist.record.accounts import goodput_of
 from flowdist.report.goodput import Rarest, rarest_of
+from flowdist.sim.experiment.experiment import Experiment
+from flowdist.sim.experiment.outcome import Outcome
+from flowdist.sim.experiment.play import Mode, play_seeds
 from flowdist.sim.faults.injector import check_faults
-from flowdist.sim.macro.macro import Macro
 from flowdist.sim.macro.refused import MacroRefused
-from flowdist.sim.macro.result import MacroResult
 from flowdist.sim.macro.scope import scope_of
-from flowdist.sim.result import SimResult
-from flowdist.sim.simulation import Simulation
 
-Mode = Literal["macro", "protocol"]
+MODES: dict[Mode, str] = {"fast": "macro", "exact": "protocol"}  # as the command line names them
 SMALL, LARGE = 200, 2_000  # nodes: up to SMALL, beginning a run costs nothing; above LARGE, more than its faults
 TIMES_IDEAL = 4  # a run that would take so many times as long as without failures is ended: it may never succeed
-
-
-class Job(NamedTuple):
-    """Job to simulate: its graph, with nodes, and what happens to it from outside.
-
-    `until_ns` is the virtual time at which each run ends at the latest. `arrival_ns` is the time from the start of a
-    node until its agent connects. `declares_nodes` is false if the topology leaves the number of nodes to `run`.
-    """
-
-    graph: RoleGraph
-    plan: Plan
-    until_ns: int
-    arrival_ns: int = 0
-    declares_nodes: bool = True
-
-    @property
-    def gpus(self) -> int:
-        """Return the number of GPUs of all nodes."""
-        return sum(node.gpu for node in self.graph.cluster.nodes)
-
-    @property
-    def units(self) -> int:
-        """Return what is paid for each hour: the number of GPUs, or of nodes if there are no GPUs."""
-        return self.gpus or len(self.graph.cluster.nodes)
-
-
-class Outcome(NamedTuple):
-    """Numbers by which one run is judged.
-
-    `goodput` is the productive share of the time, as `flowdist simulate` prints it. `work` is what was kept, in a unit
-    that is the same for all runs of a job and its alternatives. `restarts` counts generations after the first, and
-    `hits` how often each rate of the plan has hit, by its name.
-    """
-
-    seed: int
-    goodput: float
-    lasted_ns: int
-    work: float
-    failed: bool
-    restarts: int
-    reason: str = ""
-    hits: Mapping[str, int] = MappingProxyType({})
 
 
 class Budget(NamedTuple):
@@ -89,8 +44,8 @@ def leading_role(graph: RoleGraph) -> RoleSpec:
     return max(tasks, key=lambda role: role.workload.steps * role.workload.step_ns)
 
 
-def mode_of(job: Job) -> Mode:
-    """Return the mode in which the job is simulated: macro mode if it plays the job and the faults.
+def mode_of(job: Experiment) -> Mode:
+    """Return the mode in which the job is simulated: fast if that plays the job and the faults.
 
     Raises:
         FaultError: The job does not have what a fault or rate names, or the simulator cannot play it.
@@ -99,8 +54,8 @@ def mode_of(job: Job) -> Mode:
     try:
         scope_of(job.graph, job.plan)
     except (MacroRefused, FaultError):
-        return "protocol"
-    return "macro"
+        return "exact"
+    return "fast"
 
 
 def ideal_ns(graph: RoleGraph) -> int:
@@ -131,7 +86,7 @@ def budget_of(graph: RoleGraph, plan: Plan, mode: Mode, until_ns: int | None = N
     """
     nodes = len(graph.cluster.nodes)
     faults, total, least, most = 200, 2_000, 10, 200
-    if mode == "protocol":
+    if mode == "exact":
         faults, total, least, most = 20, 160, 5, 25
     elif nodes > LARGE:
         faults, total, least, most = nodes // 10, nodes // 4, 2, 5
@@ -156,7 +111,7 @@ def horizon_ns(graph: RoleGraph, plan: Plan, faults: int) -> int:
     return -(-end_ns // unit) * unit
 
 
-def play(job: Job, mode: Mode, seeds: Sequence[int], tell: Callable[[], None] = lambda: None) -> list[Outcome]:
+def play(job: Experiment, mode: Mode, seeds: Sequence[int], tell: Callable[[], None] = lambda: None) -> list[Outcome]:
     """Simulate a job once with each seed, and return the outcomes in the order of the seeds.
 
     Args:
@@ -166,54 +121,26 @@ def play(job: Job, mode: Mode, seeds: Sequence[int], tell: Callable[[], None] = 
         tell: Called after each run.
 
     Raises:
-        MacroRefused, FaultError: Macro mode does not play this job.
+        MacroRefused, FaultError: Fast mode does not play this job.
         FlowdistError: A simulation has found a violation.
     """
     found = []
-    scope = scope_of(job.graph, job.plan) if mode == "macro" else None
-    for seed in seeds:
-        if scope is not None:
-            outcome = _of_macro(seed, Macro(scope, job.plan, seed=seed).run(job.until_ns), scope.role)
-        else:
-            outcome = _in_protocol_mode(job, seed)
-        found.append(outcome._replace(hits={rate.name: outcome.hits.get(rate.name, 0) for rate in job.plan.rates}))
+    for outcome in play_seeds(job, mode, seeds):
+        found.append(outcome._replace(result=None))  # thousands of them are kept
         tell()
     return found
 
 
-def _in_protocol_mode(job: Job, seed: int) -> Outcome:
-    simulation = Simulation(
-        job.graph, job.plan, seed=seed, checks="paced", fast_forward=True, arrival_ns=job.arrival_ns
-    )
-    result = simulation.run(job.until_ns)
-    if result.violation is not None:
-        raise FlowdistError(f"seed {seed}: the simulation has found a violation: {result.violation}")
-    outcome = _of_protocol(seed, result, job.graph)
-    simulation.take_apart()
-    return outcome
+def work_of(outcome: Outcome, role: RoleSpec) -> float:
+    """Return the work of a role that was kept, in a unit that is the same for all runs of a job and its alternatives.
 
-
-def _of_macro(seed: int, result: MacroResult, role: RoleSpec) -> Outcome:
-    """Return what a run in macro mode is judged by; the work is that of the gang."""
-    steps = result.step - result.unsaved_steps
-    work = float(steps) if role.workload.depends_on_size else float(result.spent["productive"])
-    failed = result.outcome == "failed"
-    restarts = max(0, result.generations - 1)
-    return Outcome(seed, result.goodput, result.now, work, failed, restarts, result.reason, result.by_rate)
-
-
-def _of_protocol(seed: int, result: SimResult, graph: RoleGraph) -> Outcome:
-    """Return what a run in protocol mode is judged by; the work is that of the leading role."""
-    role = leading_role(graph)
-    models = [model for model in result.models.values() if model.pace.name == role.name]
-    work = float(result.spent[role.name]["productive"])
+    Args:
+        outcome: The outcome of a run.
+        role: The role in the job of today.
+    """
     if role.workload.depends_on_size and role.gang:
-        work = float(sum(model.step_at(result.now) - model.unsaved_steps for model in models))
-    restarts = max((model.generation for model in models), default=1) - 1
-    failed = result.job.outcome == "failed"
-    goodput = goodput_of(graph, result.spent) or 0.0
-    reason = result.job.ending_reason or ""
-    return Outcome(seed, goodput, result.now, work, failed, max(0, restarts), reason, result.by_rate)
+        return float(outcome.kept_steps[role.name])
+    return float(outcome.spent[role.name]["productive"])
 
 
 def rarest_in(outcomes: Sequence[Outcome]) -> Rarest | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from flowdist.advice.playing import Job
 from flowdist.errors import FlowdistError
+from flowdist.sim.experiment.experiment import Experiment
 
 _PRICE = re.compile(r"(\d+(?:\.\d+)?)(?:/(gpu|node)-hour)?")
 HELP = "write --price 2.5, --price 2.5/gpu-hour or --price 20/node-hour"
@@ -18,7 +18,7 @@ class Price(NamedTuple):
     amount: float
     of: str = ""
 
-    def per_hour(self, job: Job) -> float:
+    def per_hour(self, job: Experiment) -> float:
         """Return the price of one hour that the advice counts: of a GPU, or of a node if the job has no GPUs.
 
         Raises:

@@ -11,9 +11,11 @@ from flowdist.advice.alternatives import Change
 from flowdist.advice.comparison import Gain, is_sure
 from flowdist.advice.drawing import interval_plot
 from flowdist.advice.intervals import Point, rounded_ns
+from flowdist.advice.playing import MODES
 from flowdist.graph import HOUR, format_duration
 from flowdist.report.goodput import Estimate
 from flowdist.report.table import table
+from flowdist.sim.experiment.play import Mode
 from flowdist.text.printable import one_line, printable
 
 HEADING = ("", "change", "today", "to", "goodput", "better in")
@@ -166,7 +168,7 @@ def _words(one: Measured) -> list[str]:
 def advice_values(advice: Advice, setting: Setting) -> dict[str, Any]:
     """Return the advice as plain values, for --json. Gains of goodput are shares, not points."""
     return {
-        "mode": advice.mode,
+        "mode": MODES[advice.mode],
         "role": advice.role,
         "runs": setting.runs,
         "unit": f"{setting.unit}-hour",
@@ -241,7 +243,7 @@ def advice_page(advice: Advice, setting: Setting) -> str:
     )
 
 
-def runs_text(seeds: Sequence[int], mode: str, until_ns: int, faults: float) -> str:
+def runs_text(seeds: Sequence[int], mode: Mode, until_ns: int, faults: float) -> str:
     """Return in words what was simulated, `seeds 1:20 in macro mode, each 2d at most, ...`.
 
     Args:
@@ -252,7 +254,7 @@ def runs_text(seeds: Sequence[int], mode: str, until_ns: int, faults: float) -> 
     """
     long = format_duration(until_ns) if until_ns < 1000 * HOUR else f"{until_ns / (24 * HOUR):.0f}d"
     span = f"seeds {seeds[0]}:{seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
-    text = f"{span} in {mode} mode, each {long} at most, {faults:,.0f} faults expected up to then"
+    text = f"{span} in {MODES[mode]} mode, each {long} at most, {faults:,.0f} faults expected up to then"
     if faults * len(seeds) >= FEW_FAULTS:
         return text
     rare = f"{faults * len(seeds):.2g} faults are expected in all runs together"

@@ -1,8 +1,9 @@
 """Lines of a record: the journal of a real job, or the trace of a simulated one.
 
 A record is a file of JSON lines. The first line is the header. Then comes one line per event, with the effects that
-followed. Two kinds of line lie between events and never reach the controller: `fault`, a fault that was injected, and
-`unsaved`, a checkpoint that was not completed. The controller has to notice faults by itself.
+followed. Three kinds of line are no events and never reach the controller: `fault`, a fault that was injected,
+`unsaved`, a checkpoint that was not completed, and at the end of a trace `account`, where the time of the job went. The
+controller has to notice faults by itself.
 
 The lines of a journal also have a check at their end, see `reader`.
 """
@@ -90,7 +91,30 @@ class UnsavedLine(msgspec.Struct, frozen=True, tag="unsaved"):
         return f"the checkpoint of {self.world} at step {self.step} is not saved: {self.reason}"
 
 
-Line = Header | Record | FaultLine | UnsavedLine
+class AccountLine(msgspec.Struct, frozen=True, tag="account"):
+    """Last line of the trace of a simulation: where the time went up to `t_ns`, as the simulator knows it.
+
+    `spent` is in ns by role and bucket, without zeros. `lost_ns` is the work that was done again, by role: the time of
+    its worlds, however many members each has. `unkept` is the work of each generation that was not kept.
+    """
+
+    t_ns: int
+    spent: dict[str, dict[str, int]]
+    lost_ns: dict[str, int] = {}
+    unkept: tuple[UnkeptWork, ...] = ()
+
+
+class UnkeptWork(msgspec.Struct, frozen=True, array_like=True):
+    """Work of a generation that was not kept: `ns` of it, up to `until_ns`. `is_unsaved`: nothing does it again."""
+
+    world: WorldName
+    generation: int
+    until_ns: int
+    ns: int
+    is_unsaved: bool = False
+
+
+Line = Header | Record | FaultLine | UnsavedLine | AccountLine
 
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 _DECODER = msgspec.json.Decoder(Line)

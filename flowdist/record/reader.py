@@ -20,19 +20,38 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from flowdist.errors import FlowdistError
 from flowdist.graph import format_duration
 from flowdist.graph.sound import why_unsound
-from flowdist.record.journal import FaultLine, Header, Line, Record, UnknownFormat, UnsavedLine, decode_line
+from flowdist.record.journal import (
+    AccountLine,
+    FaultLine,
+    Header,
+    Line,
+    Record,
+    UnknownFormat,
+    UnsavedLine,
+    decode_line,
+)
 
 JOURNAL = "journal.jsonl"
 HELP = "use an earlier copy of the file; a trace can be made again"
 T_NS_MAX = 1 << 62  # nanoseconds; sums of times stay far below what 64 bits hold
 _CHECK = re.compile(rb',"check":"([0-9a-f]{8})"\}\n\Z')
 _CHECK_SIZE = len(',"check":"01234567"}\n')
+
+
+class WholeRecord(NamedTuple):
+    """A record under the name that is shown for it, with the lines after the header."""
+
+    name: str
+    header: Header
+    lines: Sequence[Line]
 
 
 class BadLine(FlowdistError):
@@ -167,7 +186,7 @@ class RecordReader:
     def _gap(self, line: Record) -> str:
         return f"event {line.n} follows event {self.events}"
 
-    def _check_order(self, line: Record | FaultLine | UnsavedLine) -> None:
+    def _check_order(self, line: Record | FaultLine | UnsavedLine | AccountLine) -> None:
         """Check that the line may come next, and note its number and time.
 
         Raises:

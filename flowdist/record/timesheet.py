@@ -19,6 +19,8 @@ Saving and restoring have buckets of their own where workers report their time. 
 member that spends most, because the others wait for it. Where workers do not report it, it counts as work and as
 start-up, and so does what they save before all members run.
 
+The trace of a simulation ends with the accounts of the simulator. From there on they are what the timesheet says.
+
 One pass suffices, and the memory does not grow with the number of lines.
 """
 
@@ -33,8 +35,8 @@ from flowdist.control.job.state import JobState
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import AnswerCheckpoint, FinishJob, StartReplica, StopAtStep, StopReplica
 from flowdist.control.protocol.ids import Activity, NodeName, ReplicaId, WorldName
-from flowdist.record.accounts import Accounts, Bucket, Spent
-from flowdist.record.journal import FaultLine, Line, Record, UnsavedLine
+from flowdist.record.accounts import BUCKETS, Accounts, Bucket, Spent
+from flowdist.record.journal import AccountLine, FaultLine, Line, Record, UnsavedLine
 from flowdist.record.outages import Outages
 from flowdist.record.work_segments import ClosedSegment, Unkept, WorkSegment
 
@@ -86,6 +88,7 @@ class Timesheet:
         self._silent: dict[NodeName, list[tuple[WorldName, ClosedSegment, int]]] = {}  # its worlds, and when it fenced
         self._leaving: dict[ReplicaId, int] = {}  # the step at which a replica is to leave, until it has or has to stop
         self._over_ns: int | None = None  # when the job was over; None: it is not
+        self.told: AccountLine | None = None  # the accounts of the simulator, at the end of a trace
 
     def hear(self, line: Line) -> None:
         """Book what the line changes: starts, work, ends, faults; `FinishJob` closes the accounts."""
@@ -95,6 +98,8 @@ class Timesheet:
         elif isinstance(line, UnsavedLine):
             members = self._job.worlds[line.world].members
             self._leaving = {each: step for each, step in self._leaving.items() if each not in members}
+        elif isinstance(line, AccountLine):
+            self.told = line
         if not isinstance(line, Record) or self._over_ns is not None:
             return
         now = line.t_ns
@@ -127,6 +132,9 @@ class Timesheet:
         None: up to the last event. The sum is that time x replicas. Work that is under way counts as kept. Nothing is
         booked.
         """
+        if self.told is not None:
+            known = self.told.spent
+            return {name: {each: known.get(name, {}).get(each, 0) for each in BUCKETS} for name in self._job.roles}
         if self._over_ns is not None:
             return self._accounts.spent_by(self._over_ns, {})
         now = self._job.now if now is None else max(now, self._job.now)
@@ -141,15 +149,21 @@ class Timesheet:
 
     def lost(self) -> dict[str, int]:
         """Return the lost work of each role in ns: the time of its worlds, each counted once and not by its members."""
+        if self.told is not None:
+            return {name: self.told.lost_ns.get(name, 0) for name in self._job.roles}
         lost = self._unkept["lost work"]
         return {name: sum(lost[world] for world in role.worlds) for name, role in self._job.roles.items()}
 
     def unkept(self, how: Unkept) -> int:
         """Return the ns of work of all worlds that was lost, or unsaved at the end: each world is counted once."""
+        if self.told is not None:
+            return sum(one.ns for one in self.told.unkept if one.is_unsaved == (how == "unsaved at the end"))
         return sum(self._unkept[how].values())
 
     def lasted(self) -> int:
         """Return the nanoseconds from the start of the job to its end, or to the last event while it runs."""
+        if self.told is not None:
+            return self.told.t_ns
         return self._job.now if self._over_ns is None else self._over_ns
 
     def unreported(self) -> dict[str, list[str]]:
@@ -161,7 +175,7 @@ class Timesheet:
         for name in (spec.name for spec in self._job.graph.roles if spec.kind == "task"):
             saves = any(self._work[world].saves for world in self._job.roles[name].worlds)
             kind = "step numbers" if name in self._reporting else "progress"
-            reported = {kind: name in self._numbered, "checkpoints": saves}
+            reported = {kind: name in self._numbered, "checkpoints": saves} if self.told is None else {}
             found[name] = [kind for kind, is_reported in reported.items() if not is_reported]
         return found
 

@@ -16,7 +16,8 @@ invariants of the job, that no two attempts of one replica run at the same time 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
 
 import msgspec
 
@@ -26,13 +27,13 @@ from flowdist.control.job.state import JobState
 from flowdist.control.membership.waiting import waiting_for
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.events import DrainRequested, ScaleRequested
-from flowdist.control.protocol.ids import NodeName, ReplicaId
+from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
 from flowdist.faults.grammar import NOTHING, Fault, Plan
 from flowdist.graph import Cluster, NodeSpec, RoleGraph
 from flowdist.graph.capacity import wanted
 from flowdist.graph.units import GPUS_MAX
 from flowdist.record.accounts import Accounts
-from flowdist.record.journal import FaultLine, Header, Record
+from flowdist.record.journal import AccountLine, FaultLine, Header, Record, UnkeptWork
 from flowdist.sim.checks.points import POINTS, Points
 from flowdist.sim.checks.properties import Properties, Watching
 from flowdist.sim.engine.attempts import RunningAttempts
@@ -46,6 +47,7 @@ from flowdist.sim.engine.violation import Violation
 from flowdist.sim.faults.injector import FaultInjector
 from flowdist.sim.result import SimResult
 from flowdist.sim.user_code.models import UserCode
+from flowdist.sim.user_code.workload import WorldModel
 from flowdist.sim.workers.work import Work
 
 __all__ = ["Checks", "SimResult", "Simulation", "Violation", "with_nodes"]
@@ -172,6 +174,7 @@ class Simulation:
         """
         if not has_crashed:
             self.work.worlds.close()
+            self.ctx.trace.append(self._account())
         return SimResult(
             spent=self._accounts.spent,
             hits=self._hits,
@@ -188,6 +191,16 @@ class Simulation:
             points=(*POINTS, *(point.name for point in self._watching.properties.sometimes)),
             played=self.work.code.close(),
         )
+
+    def _account(self) -> AccountLine:
+        """Return the last line of the trace, from which its readers know where the time went."""
+        booked = self._accounts.spent
+        spent = {role: {str(bucket): ns for bucket, ns in of.items() if ns} for role, of in booked.items()}
+        lost_ns = Counter[str]()
+        for model in self.work.models.values():
+            lost_ns[model.pace.name] += model.lost_ns
+        unkept = (each for world, model in self.work.models.items() for each in _unkept(world, model))
+        return AccountLine(self.queue.now, spent, dict(lost_ns), tuple(unkept))
 
     def take_apart(self) -> None:
         """Cut the references between the parts, so that their memory is freed without a search for garbage.
@@ -243,6 +256,16 @@ class Simulation:
         suspected.
         """
         return not (self._watching.is_awake or self._faults.waiting) and self._controller.awaits_no_silence
+
+
+def _unkept(world: WorldName, model: WorldModel) -> Iterator[UnkeptWork]:
+    """Yield the work of each generation of a world that was not kept."""
+    for generation, losses in groupby(model.losses, key=lambda loss: loss.generation):
+        first, *others = losses
+        if ns := first.ns + sum(loss.ns for loss in others):
+            yield UnkeptWork(world, generation, first.at_ns, ns)
+    if model.unsaved_ns:
+        yield UnkeptWork(world, model.ended, model.ended_ns, model.unsaved_ns, is_unsaved=True)
 
 
 def _options(plan: Plan, schedule: int) -> dict[str, str]:

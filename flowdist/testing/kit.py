@@ -27,9 +27,12 @@ from flowdist.faults.grammar import Plan
 from flowdist.graph import RoleGraph, duration_help, parse_duration
 from flowdist.sim.checks.bounds import bounds_of
 from flowdist.sim.checks.properties import Always, Check, Eventually, Properties, Sometimes, properties_of
+from flowdist.sim.experiment.experiment import Experiment
+from flowdist.sim.experiment.play import play
 from flowdist.sim.faults.injector import check_faults
 from flowdist.sim.faults.unfired import unfired_texts
-from flowdist.sim.simulation import SimResult, Simulation, with_nodes
+from flowdist.sim.result import SimResult
+from flowdist.sim.simulation import with_nodes
 from flowdist.sim.workers.collectives import with_collective
 from flowdist.testing.campaign import Report, campaign, replay_command
 from flowdist.testing.corpus import Corpus, kinds_of, seeds_text
@@ -143,8 +146,7 @@ def simulate(
     given |= {"always": always, "eventually": eventually, "sometimes": sometimes}
     note_for_hypothesis(topology, compiled, faults, given)
     with untraced():
-        simulation = Simulation(graph, plan, seed=seed, schedule=schedule, checks="paced", properties=demanded)
-        return simulation.run(_until_ns(until))
+        return play(Experiment(graph, plan, _until_ns(until), seed, schedule), properties=demanded).exact
 
 
 def _until_ns(until: str | None) -> int | None:

@@ -14,9 +14,10 @@ from flowdist.faults.grammar import Plan
 from flowdist.faults.rates import check_rates, parse_rate
 from flowdist.graph import HOUR, MINUTE, RoleGraph, parse_duration
 from flowdist.report.goodput import Rarest, rarest_of
-from flowdist.sim.macro.macro import Macro
-from flowdist.sim.macro.result import MacroResult
-from flowdist.sim.macro.scope import scope_of
+from flowdist.sim.experiment.compare import mean_share
+from flowdist.sim.experiment.experiment import Experiment
+from flowdist.sim.experiment.outcome import Outcome
+from flowdist.sim.experiment.play import play_seeds
 from flowdist.validation.rows import Job, Row
 
 
@@ -32,9 +33,9 @@ def values_of(row: Row) -> tuple[list[float], Rarest | None]:
     return [QUANTITIES[row.quantity](result) for result in results], _rarest(row, results)
 
 
-def _rarest(row: Row, results: Sequence[MacroResult]) -> Rarest | None:
+def _rarest(row: Row, results: Sequence[Outcome]) -> Rarest | None:
     names = [parse_rate(text).name for text in row.rates]
-    return rarest_of(names, [result.by_rate for result in results])
+    return rarest_of(names, [result.hits for result in results])
 
 
 def graph_of(job: Job) -> RoleGraph:
@@ -46,30 +47,29 @@ def graph_of(job: Job) -> RoleGraph:
     return compile_loaded(topology).graph
 
 
-def _results(row: Row, job: Job) -> list[MacroResult]:
+def _results(row: Row, job: Job) -> list[Outcome]:
     """Return the result of each seed for a job, which is the row's or differs from it in its checkpoint interval."""
     graph = graph_of(job)
     plan = Plan(rates=tuple(parse_rate(text) for text in row.rates))
     check_rates(plan.rates, graph, [node.name for node in graph.cluster.nodes], lambda _: None)
-    scope, until_ns = scope_of(graph, plan), parse_duration(row.until)
-    return [Macro(scope, plan, seed=seed).run(until_ns) for seed in range(1, row.seeds + 1)]
+    return list(play_seeds(Experiment(graph, plan, parse_duration(row.until)), "fast", range(1, row.seeds + 1)))
 
 
-def _interruptions(result: MacroResult) -> int:
+def _interruptions(result: Outcome) -> int:
     """Return how often the gang was interrupted; the growth of a gang is no interruption."""
     return sum(count for kind, count in result.causes.items() if kind != "joined")
 
 
-def _per_interruption(value: float, result: MacroResult) -> float:
+def _per_interruption(value: float, result: Outcome) -> float:
     return value / max(1, _interruptions(result))
 
 
-QUANTITIES: dict[str, Callable[[MacroResult], float]] = {
-    "goodput": lambda result: result.goodput,
-    "waiting": lambda result: result.spent["waiting"] / sum(result.spent.values()),
+QUANTITIES: dict[str, Callable[[Outcome], float]] = {
+    "goodput": lambda result: result.goodput or 0.0,
+    "waiting": lambda result: mean_share([result], "waiting"),
     "interruptions": lambda result: float(_interruptions(result)),
-    "hours between interruptions": lambda result: _per_interruption(result.now / HOUR, result),
-    "hours lost per interruption": lambda result: _per_interruption(result.lost_ns / HOUR, result),
+    "hours between interruptions": lambda result: _per_interruption(result.lasted_ns / HOUR, result),
+    "hours lost per interruption": lambda result: _per_interruption(sum(result.lost_ns.values()) / HOUR, result),
 }
 
 
@@ -85,7 +85,7 @@ def _best_intervals(row: Row) -> tuple[list[float], Rarest | None]:
     for text in row.intervals:
         job = replace(row.job, workload={**row.job.workload, "checkpoint_every": text})
         results = _results(row, job)
-        goodputs.append([result.goodput for result in results])
+        goodputs.append([result.goodput or 0.0 for result in results])
         found += filter(None, [_rarest(row, results)])
     return [math.exp(_vertex(tried, list(column))) for column in zip(*goodputs, strict=True)], min(
         found, key=lambda one: one.hits, default=None

@@ -12,7 +12,7 @@ import pytest
 from flowdist.advice.advise import Advice, Question, advise, why_not
 from flowdist.advice.alternatives import LEVERS, Change, Lever, changed, changes_of, interval_change, with_interval
 from flowdist.advice.intervals import bounds_of
-from flowdist.advice.playing import Job, budget_of, faults_per_ns, horizon_ns, leading_role, mode_of, play
+from flowdist.advice.playing import budget_of, faults_per_ns, horizon_ns, leading_role, mode_of, play, work_of
 from flowdist.dsl.load import load_topology
 from flowdist.dsl.problems.problem import TopologyProblems
 from flowdist.errors import FlowdistError
@@ -20,6 +20,7 @@ from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import FaultError
 from flowdist.graph import MINUTE, SECOND, RoleGraph, format_duration
 from flowdist.graph.units import DAY
+from flowdist.sim.experiment.experiment import of_topology
 from flowdist.sim.simulation import with_nodes
 from tests.choosing import slow
 
@@ -35,7 +36,7 @@ class Case:
         self._file = str(TOPOLOGIES / file) if "/" not in file else str(ROOT / file)
         self._sets, self._params = tuple(sets), {name: str(value) for name, value in params.items()}
         loaded = load_topology(self._file, self._params, self._sets).graph
-        self.job = Job(with_nodes(loaded), parse_plan(rates=rates), 1, declares_nodes=loaded.cluster.given)
+        self.job = of_topology(loaded, parse_plan(rates=rates))
         self.mode = mode_of(self.job)
         self.budget = budget_of(self.job.graph, self.job.plan, self.mode, until or None)
         end_ns = until or horizon_ns(self.job.graph, self.job.plan, self.budget.faults)
@@ -48,7 +49,7 @@ class Case:
     def question(self, *levers: Lever, seeds: int | None = None) -> Question:
         measuring, choosing = seeds or self.budget.measuring, seeds or self.budget.choosing
         first, second = range(1, measuring + 1), range(measuring + 1, measuring + 1 + choosing)
-        return Question(self.job, self.compile, second, first, levers or LEVERS)
+        return Question(self.job, self.mode, self.compile, second, first, levers or LEVERS)
 
     def advise(self, *levers: Lever, seeds: int | None = None) -> Advice:
         return advise(self.question(*levers, seeds=seeds))
@@ -68,7 +69,7 @@ def test_an_interval_that_is_far_too_long_is_shortened_and_the_gain_is_sure() ->
     advice = case.advise("interval", seeds=6)
     (one,) = advice.sure
     (change,) = one.changes
-    assert advice.mode == "macro" and advice.role == "trainer" and change.today == "2h"
+    assert advice.mode == "fast" and advice.role == "trainer" and change.today == "2h"
     assert one.gain.goodput.mean > 0.1 and one.gain.better == 6 and advice.best_ns is not None
     assert advice.daly_ns is not None and 0.4 < advice.best_ns / advice.daly_ns < 2.5
     assert change.sets == (f"trainer.workload.checkpoint_every={format_duration(advice.best_ns)}",)
@@ -141,11 +142,6 @@ def test_spare_nodes_that_the_job_cannot_use_are_given_back() -> None:
     assert one.gain.share > 0.1 and one.changes[0].words == ["--nodes", str(one.changes[0].nodes)]
 
 
-def test_a_topology_that_leaves_its_nodes_to_the_machine_gets_no_spare_ones() -> None:
-    job = Case("examples/char_gpt/topology.py", "trainer-kill=30/replica-hour").job
-    assert len(job.graph.cluster.nodes) == 1 and "spares" not in {change.lever for change in changes_of(job, [])}
-
-
 def test_a_spare_node_that_costs_more_than_it_saves_is_shown_apart() -> None:
     advice = week("node-kill=1/node-day/10m", replicas="4", pending_timeout="1d").advise("spares", seeds=6)
     assert advice.sure == []
@@ -205,9 +201,9 @@ def test_minima_fit_the_mesh() -> None:
 
 def test_a_job_that_macro_mode_refuses_is_played_in_protocol_mode() -> None:
     case = Case("core.py", "ps-kill=20/replica-day", sets=["trainer.restart.max_restarts=50"], until=20 * MINUTE)
-    assert case.mode == "protocol"
+    assert case.mode == "exact"
     advice = case.advise("minimum", seeds=2)
-    assert advice.mode == "protocol" and 0 < advice.goodput.mean < 1 and advice.role in ("ps", "trainer")
+    assert advice.mode == "exact" and 0 < advice.goodput.mean < 1 and advice.role in ("ps", "trainer")
 
 
 def test_a_fault_of_something_that_the_job_does_not_have_is_refused() -> None:
@@ -225,8 +221,9 @@ def test_a_job_without_a_primary_task_is_refused() -> None:
 def test_the_work_of_a_world_whose_steps_depend_on_its_size_is_counted_in_steps() -> None:
     sets = ["trainer.workload.scaling=0.5"]
     sized = week("node-kill=20/node-day/1h", sets=sets, replicas="1:4")
-    (run,) = play(sized.job, "macro", [1])
-    assert run.work == int(run.work) and 0 < run.work <= 600_000
+    (run,) = play(sized.job, "fast", [1])
+    work = work_of(run, leading_role(sized.job.graph))
+    assert work == int(work) and 0 < work <= 600_000
     assert not any("does not say how long" in note for note in sized.advise("minimum", seeds=2).notes)
 
 
@@ -236,9 +233,9 @@ def test_runs_are_as_long_and_as_many_as_their_faults_demand() -> None:
     assert horizon_ns(busy.graph, busy.plan, 200) == DAY
     ideal_ns = 5 * SECOND + 600_000 * SECOND + 10_000 * SECOND
     assert horizon_ns(calm.graph, calm.plan, 200) == pytest.approx(4 * ideal_ns, abs=DAY)
-    assert budget_of(busy.graph, busy.plan, "macro") == (200, 10, 10)
-    assert budget_of(calm.graph, calm.plan, "macro").measuring == 200
-    assert budget_of(busy.graph, busy.plan, "protocol").measuring < 10
+    assert budget_of(busy.graph, busy.plan, "fast") == (200, 10, 10)
+    assert budget_of(calm.graph, calm.plan, "fast").measuring == 200
+    assert budget_of(busy.graph, busy.plan, "exact").measuring < 10
 
 
 @pytest.mark.parametrize(

@@ -99,8 +99,8 @@ def test_the_shortest_interval_is_a_step_of_the_size_that_steps_slowest() -> Non
 
 def test_free_checkpoints_are_not_played_at_every_step() -> None:
     spec = role(steps=100_000, step_ns=30 * MS, checkpoint_ns=0)
-    assert bounds_of(spec, 100 * HOUR, "macro").least_ns == 30 * MS
-    assert bounds_of(spec, 100 * HOUR, "protocol").least_ns == 6 * SECOND  # 500 of them in 50 minutes
+    assert bounds_of(spec, 100 * HOUR, "fast").least_ns == 30 * MS
+    assert bounds_of(spec, 100 * HOUR, "exact").least_ns == 6 * SECOND  # 500 of them in 50 minutes
 
 
 @pytest.mark.parametrize(("ns", "text"), [(437.2 * SECOND, "7m20s"), (20 * MINUTE, "20m"), (3.14159 * SECOND, "3.1s")])

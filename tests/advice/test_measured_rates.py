@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from flowdist.advice.measured_rates import Record, measured_rates
+from flowdist.advice.measured_rates import measured_rates
 from flowdist.dsl.load import load_topology
 from flowdist.faults.files import parse_plan
 from flowdist.faults.rates import parse_rate
 from flowdist.graph import SECOND
 from flowdist.graph.units import DAY
 from flowdist.record.journal import Header
+from flowdist.record.reader import WholeRecord
 from flowdist.report.goodput import poisson_95
 from flowdist.sim.simulation import Simulation
 
@@ -20,11 +21,11 @@ GANG = str(Path(__file__).parents[2] / "scenarios/topologies/gang.py")
 GRAPH = load_topology(GANG, {"max_restarts": "20"}).graph
 
 
-def record(*faults: str, rates: tuple[str, ...] = (), seed: int = 0) -> Record:
+def record(*faults: str, rates: tuple[str, ...] = (), seed: int = 0) -> WholeRecord:
     result = Simulation(GRAPH, parse_plan(faults, rates=rates), seed=seed).run(3000 * SECOND)
     header = result.lines[0]
     assert isinstance(header, Header)
-    return Record("a run", header, list(result.lines)[1:])
+    return WholeRecord("a run", header, list(result.lines)[1:])
 
 
 def test_kills_of_nodes_and_replicas_are_counted_with_the_time_of_all_of_them() -> None:

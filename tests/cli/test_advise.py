@@ -55,6 +55,14 @@ def test_the_commands_show_the_gain(usual: str) -> None:
     assert gain and 100 * (shown[1] - shown[0]) == pytest.approx(float(gain[1]), abs=0.006)
 
 
+def test_a_topology_that_leaves_its_nodes_to_the_machine_gets_no_spare_ones() -> None:
+    asked = (str(ROOT / "examples/char_gpt/topology.py"), "--rate", "trainer-kill=30/replica-hour", "--seeds", "1:2")
+    told = json.loads(advise(*asked, "--only", "spares", "--json").stdout)
+    assert told["advice"] == told["tried"] == []
+    declared = json.loads(advise(GANG, *RATE, "--seeds", "1:2", "--until", "1h", "--only", "spares", "--json").stdout)
+    assert [change["what"] for one in declared["advice"] for change in one["changes"]] or declared["tried"]
+
+
 @pytest.mark.slow
 def test_json_has_the_sweep_the_gains_and_the_commands() -> None:
     told = json.loads(advise(*USUAL, "--only", "interval", "--only", "minimum", "--price", "3", "--json").stdout)

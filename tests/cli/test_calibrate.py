@@ -15,10 +15,12 @@ from flowdist.cli.simulate.calibrate import _rows
 from flowdist.cli.simulate.calibrate import command as calibrate_command
 from flowdist.cli.simulate.simulate import command as simulate_command
 from flowdist.errors import FlowdistError
-from flowdist.record.journal import Header, decode_lines, encode_line
+from flowdist.record.journal import AccountLine, Header, decode_lines, encode_line
+from flowdist.record.reader import WholeRecord
 from flowdist.sim.calibration.calibration import calibrate as measure
 from flowdist.sim.calibration.observe import observe
-from flowdist.sim.prediction import Figure, Run, predict
+from flowdist.sim.experiment.compare import Figure
+from flowdist.sim.experiment.predict import predict
 from flowdist.testing import calibrate, calibrated
 
 GANG = str(Path(__file__).parents[2] / "scenarios/topologies/gang.py")
@@ -132,7 +134,8 @@ def as_run(trace: Path) -> Path:
     header, *lines = decode_lines(trace.read_bytes().splitlines(keepends=True))
     assert isinstance(header, Header)
     path = trace.with_name("run.jsonl")
-    path.write_bytes(b"".join(map(encode_line, [msgspec.structs.replace(header, run_id="a-run"), *lines])))
+    kept = [line for line in lines if not isinstance(line, AccountLine)]
+    path.write_bytes(b"".join(map(encode_line, [msgspec.structs.replace(header, run_id="a-run"), *kept])))
     return path
 
 
@@ -166,9 +169,8 @@ def test_an_error_of_what_did_not_happen_is_no_share(trace: Path) -> None:
     """It was once shown in per cent of one nanosecond."""
     header, *lines = decode_lines(trace.read_bytes().splitlines(keepends=True))
     assert isinstance(header, Header)
-    found = predict(Run("a", header, lines), measure([observe(header, lines)]))
-    without = found.stories._replace(a=found.stories.a._replace(lost_ns={}))
-    rows = _rows([found._replace(stories=without)])
+    found = predict(WholeRecord("a", header, lines), measure([observe(header, lines)]))
+    rows = _rows([("a", found._replace(a=found.a._replace(lost_ns={})))])
     (row,) = [row for row in rows if row[1] == "lost work of trainer"]
     assert row[2] == "0s" and row[3] != "0s" and row[4] == "-"
     assert Figure("", 0, 0).error == 0 and not Figure("", 0, 5).is_within(0.5) and Figure("", 0, 5).is_within(0, 5)

@@ -11,16 +11,17 @@ import pytest
 from click.testing import CliRunner, Result
 
 from flowdist.cli.inspect.report import command as report_command
-from flowdist.cli.predict.comparison import _incident, compare, comparison_text
 from flowdist.cli.run.console import finish
+from flowdist.cli.shared.predicted import _incident, predicted_text, values_of
 from flowdist.cli.simulate.calibrate import command as calibrate_command
 from flowdist.control.protocol import events as ev
 from flowdist.graph import SECOND, RoleGraph, WorkloadSpec, encode_graph
 from flowdist.record.journal import Header, Record, encode_line
-from flowdist.record.story import story_of
 from flowdist.runtime.supervisor.host_process import RunResult
-from flowdist.sim.forecast import Expected, ExpectedIncident, ExpectedJob
-from flowdist.sim.prediction import Run
+from flowdist.sim.calibration.calibration import Calibration
+from flowdist.sim.calibration.fit import RoleTimes
+from flowdist.sim.experiment.compare import compare
+from flowdist.sim.experiment.outcome import IncidentOutcome, Outcome, of_record
 from flowdist.sim.result import SimResult
 from tests.record.sheets import sheet_of
 from tests.report.records import simulated
@@ -123,38 +124,50 @@ def test_a_run_without_times_is_not_predicted_and_one_line_says_why(
 
 # The comparison.
 
-JOB = ExpectedJob("succeeded", 90 * SECOND, {"trainer": {"productive": 90, "start-up": 10}}, ("trainer",))
+JOB = Outcome("succeeded", 90 * SECOND, steps={"trainer": 9}, spent={"trainer": {"productive": 90, "start-up": 10}})
+SILENT = Calibration({"evaluator": RoleTimes({}, reports_steps=False)})
 
 
-def compared(result: SimResult, job: ExpectedJob, *first: ExpectedIncident, **changes: Any) -> dict[str, Any]:
-    run = Run("run", header_of(result), result.lines[1:])
-    sheet = sheet_of(run.header.graph, list(run.lines), run.header.known_nodes)
-    summary = {"outcome": "succeeded", "time_ns": sheet.spent(), "not_reported": {}}
-    stories = story_of(run.header, run.lines).incidents
-    others = [ExpectedIncident(one.number, one.kind, one.root, "it is not expected") for one in stories[len(first) :]]
-    return compare(run, "times", Expected(job, (*first, *others)), {**summary, **changes})
+def incidents_of(result: SimResult) -> tuple[IncidentOutcome, ...]:
+    return of_record(header_of(result), result.lines[1:]).incidents
+
+
+def compared(
+    result: SimResult, job: Outcome, *expected: IncidentOutcome, times: Calibration | None = None, **changes: Any
+) -> dict[str, Any]:
+    was, header = of_record(header_of(result), result.lines[1:]), header_of(result)
+    sheet = sheet_of(header.graph, list(result.lines[1:]), header.known_nodes)
+    summary = {"outcome": "succeeded", "time_ns": sheet.spent(), "not_reported": {}, **changes}
+    found = compare(was, job._replace(incidents=expected))
+    return {"times": "times", **values_of(found, times or Calibration({}), (), summary)}
 
 
 def test_decisions_that_differ_are_listed_and_what_was_not_predicted_is_said(result: SimResult) -> None:
-    first, second, _ = story_of(header_of(result), result.lines[1:]).incidents
-    story = first._replace(restarted=("trainer/0",), charged_to="trainer")
-    one = ExpectedIncident(1, first.kind, first.root, story=story)
-    told = "\n".join(comparison_text(compared(result, JOB, one)))
+    first, second, third = incidents_of(result)
+    one = first._replace(restarted=("trainer/0",), charged_to="trainer")
+    told = "\n".join(predicted_text(compared(result, JOB, one, third._replace(kind="oom"))))
     assert "decisions that differ (predicted / actual):" in told
     assert "1. node_lost of node2: restarted: trainer/0 / " in told
-    assert f"2. {second.kind} of {second.root}: not predicted: it is not expected" in told
+    instead = "the simulation has oom of trainer/1 in its place"
+    assert f"2. {second.kind} of {second.root}: not predicted: {instead}" in told
+    assert f"3. {third.kind} of {third.root}: not predicted: the simulation of the run has no such incident" in told
+
+
+def test_an_incident_that_the_prediction_alone_has_is_named(result: SimResult) -> None:
+    first, second, third = incidents_of(result)
+    values = compared(result, JOB, first, second, third, third._replace(number=4, root="trainer/2"))
+    assert values["more_incidents"] == ["the simulation has an incident more: exit of trainer/2"]
 
 
 def test_what_is_not_known_of_the_run_is_no_error_of_the_prediction(result: SimResult) -> None:
     """A job may end before its workers report a step: it has re-formed, and its first step and loss are not known."""
-    (one, *_) = story_of(header_of(result), result.lines[1:]).incidents
-    story = one._replace(result="recovered", re_formed_ns=1, next_step_ns=5)
-    expected = ExpectedIncident(1, one.kind, one.root, "", story, {"trainer": SECOND})
+    (one, *_) = incidents_of(result)
+    expected = one._replace(result="recovered", re_formed_ns=1, next_step_ns=5, lost_ns={"trainer": SECOND})
     short = one._replace(result="re-formed", next_step_ns=one.re_formed_ns)
-    values = _incident(short, expected, {})
+    values = _incident(short, expected, ())
     assert values["decisions"] == [] and values["next_step_ns"] == {"predicted": 5, "actual": None, "error": None}
     assert values["lost_ns"]["trainer"] == {"predicted": SECOND, "actual": None, "error": None}
-    none = _incident(short, expected, {"trainer": 0})["lost_ns"]["trainer"]
+    none = _incident(short._replace(lost_ns={"trainer": 0}), expected, ())["lost_ns"]["trainer"]
     assert none == {"predicted": SECOND, "actual": 0, "error": None}, "there is no share of nothing"
 
 
@@ -163,7 +176,7 @@ def test_what_silent_workers_do_not_report_is_not_compared(result: SimResult) ->
     values = compared(result, JOB, not_reported=silent)
     goodput = values["job"]["goodput"]
     assert goodput == {"predicted": None, "actual": None, "of": [], "without": ["trainer"]}
-    shown = "\n".join(comparison_text(values))
+    shown = "\n".join(predicted_text(values))
     assert "trainer reported no step numbers, so its lost work is not known, and no goodput can be compared" in shown
 
 
@@ -172,9 +185,10 @@ def test_a_prediction_has_one_goodput_of_the_tasks_that_report_their_steps(resul
     spent = {**JOB.spent, "evaluator": {"productive": 10, "lost work": 90}}
     actual = {"trainer": {"productive": 80, "lost work": 20}, "evaluator": {"productive": 100}}
     unsaid = {"evaluator": ["progress", "checkpoints"]}
-    known = JOB._replace(spent=spent, tasks=("trainer",), others=("evaluator",))
-    for job in (known, known._replace(tasks=("trainer", "evaluator"), others=())):
-        shown = "\n".join(comparison_text(compared(result, job, time_ns=actual, not_reported=unsaid)))
+    job = JOB._replace(spent=spent, steps={"trainer": 9, "evaluator": 0})
+    for times in (SILENT, None):
+        values = compared(result, job, times=times, time_ns=actual, not_reported=unsaid)
+        shown = "\n".join(predicted_text(values))
         assert "  goodput of trainer  90.0 %     80.0 %     10.0 points\n" in shown
         assert "evaluator reported no step numbers, so its lost work is not known" in shown
         assert "the goodput is that of trainer, without evaluator" in shown
@@ -200,4 +214,4 @@ def _is_step(line: object) -> bool:
 def test_the_length_of_a_job_that_lasts_is_not_compared(result: SimResult) -> None:
     values = compared(result, JOB, outcome=None)
     assert values["job"]["lasted_ns"] == {"predicted": 90 * SECOND, "actual": None, "error": None}
-    assert "unfinished" in "\n".join(comparison_text(values))
+    assert "unfinished" in "\n".join(predicted_text(values))

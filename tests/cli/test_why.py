@@ -17,8 +17,10 @@ from flowdist.cli.inspect.whatif import doubts_of
 from flowdist.cli.inspect.why import command as why_command
 from flowdist.cli.simulate.calibrate import command as calibrate_command
 from flowdist.cli.simulate.simulate import command as simulate_command
-from flowdist.record.journal import FaultLine, Header, decode_lines, encode_line
-from flowdist.sim.again import again_of
+from flowdist.graph import SECOND
+from flowdist.record.journal import AccountLine, FaultLine, Header, decode_lines, encode_line
+from flowdist.sim.experiment.outcome import Outcome
+from flowdist.sim.experiment.record import of_record
 from tests.sim.test_calibration import counted
 from tests.sim.test_calibration import told as heard
 
@@ -56,7 +58,7 @@ def as_journal(trace: Path) -> Path:
     """Return the record as the journal of a real run: with the id of a run, and without the injected faults."""
     header, *lines = decode_lines(trace.read_bytes().splitlines(keepends=True))
     assert isinstance(header, Header)
-    kept = [line for line in lines if not isinstance(line, FaultLine)]
+    kept = [line for line in lines if not isinstance(line, FaultLine | AccountLine)]
     folder = trace.with_name("a-run")
     folder.mkdir()
     named = msgspec.structs.replace(header, run_id="a-run")
@@ -100,7 +102,7 @@ def test_what_a_run_injected_and_no_event_shows_is_said(tmp_path: Path) -> None:
     trace = simulated(tmp_path / "t.jsonl", *(word for fault in faults for word in ("--fail", fault)))
     header, *lines = decode_lines(trace.read_bytes().splitlines(keepends=True))
     assert isinstance(header, Header)
-    assert again_of(msgspec.structs.replace(header, run_id="a-run"), lines).recorded.omitted[-2:] == (
+    assert of_record(msgspec.structs.replace(header, run_id="a-run"), lines).gaps.omitted[-2:] == (
         "node2@1m:pause/1s was injected, and left no event",
         "trainer/3@2m30s:slow=2x/10s was injected, and left no event",
     ), "a pause of a minute was noticed as a silent node"
@@ -251,7 +253,7 @@ def test_a_run_whose_number_of_steps_nobody_knows_is_refused_unless_a_file_has_i
 
 
 def test_who_has_calibrated_is_not_advised_to_calibrate(tmp_path: Path) -> None:
-    was, again = ({"outcome": "succeeded", "lasted_s": s, "incidents": []} for s in (10, 20))
+    was, again = (Outcome("succeeded", s * SECOND) for s in (10, 20))
     (text,) = doubts_of(was, again, "it", has_times=False)
     assert text.endswith("flowdist calibrate RUN RUN -o workload.toml, and --workload workload.toml")
     assert doubts_of(was, again, "it", has_times=True) == [text.partition(";")[0]]

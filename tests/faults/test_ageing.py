@@ -14,9 +14,9 @@ from flowdist.faults.rates import Arrivals, parse_rate
 from flowdist.graph import HOUR, MS, Cluster, NodeSpec, RoleGraph, RoleSpec
 from flowdist.graph.units import DAY
 from flowdist.record.journal import FaultLine
-from flowdist.sim.cross_check import compare
 from flowdist.sim.simulation import Simulation
 from flowdist.testing import graph_of
+from tests.sim.cross import crossed, faults_of
 
 GRAPH = RoleGraph("a", (RoleSpec("trainer", ("true",)),), cluster=Cluster((NodeSpec("node0"),)))
 MANY = [f"node{number}" for number in range(3000)]
@@ -109,8 +109,8 @@ def gang() -> RoleGraph:
 @pytest.mark.parametrize("extras", ["weibull=0.5", "weibull=3", "lemon=0.3,20/weibull=0.7"])
 def test_both_modes_play_ageing_exactly(extras: str) -> None:
     graph, rates = gang(), [f"node-kill=30/node-day/10m/{extras}", "trainer-kill=5/replica-day/weibull=0.5"]
-    for one in compare(graph, parse_plan(rates=rates), [1, 2, 3], 6 * HOUR):
-        assert one.macro == one.protocol and one.faults > 10
+    for one in crossed(graph, parse_plan(rates=rates), [1, 2, 3], 6 * HOUR):
+        assert one.is_equal and faults_of(one) > 10
 
 
 def test_a_simulation_plays_each_fault_at_the_time_that_was_drawn() -> None:

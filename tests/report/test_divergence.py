@@ -8,17 +8,18 @@ import pytest
 from flowdist.control.protocol.effects import Decided
 from flowdist.control.protocol.events import ControllerStarted, TimePassed
 from flowdist.record.journal import FaultLine, Header, Line, Record, UnsavedLine
-from flowdist.report.record.divergence import Divergence, Side, divergence, divergence_of, divergence_text
+from flowdist.record.reader import WholeRecord
+from flowdist.report.record.divergence import Divergence, divergence, divergence_of, divergence_text
 from tests.report.records import simulated
 
 LINES: list[Line] = simulated("gang.py", "node2@3m/2m").lines
 FAULT_AT = next(i for i, line in enumerate(LINES[1:]) if isinstance(line, FaultLine))
 
 
-def side(name: str, lines: list[Line]) -> Side:
+def side(name: str, lines: list[Line]) -> WholeRecord:
     header = lines[0]
     assert isinstance(header, Header)
-    return Side(name, header, lines[1:])
+    return WholeRecord(name, header, lines[1:])
 
 
 def changed(at: int, **fields: object) -> list[Line]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from flowdist.dsl.load import load_topology
 from flowdist.faults.grammar import Plan, parse_fault
 from flowdist.graph import MS, SECOND, RoleGraph
-from flowdist.record.journal import Header
+from flowdist.record.journal import AccountLine, Header
 from flowdist.sim.simulation import SimResult, Simulation
 from flowdist.testing.strategies import fault_plans, topologies
 from tests.control.harness import graph, restart, role
@@ -54,8 +54,8 @@ def assert_adds_up(result: SimResult) -> None:
 def test_the_record_of_a_simulation_tells_where_its_time_went(name: str, faults: tuple[str, ...]) -> None:
     """Except what no event tells: saving counts as work, restoring as start-up; and messages take time."""
     result = simulate(load(name), *faults)
-    header, *lines = result.lines
-    assert isinstance(header, Header)
+    header, *lines, account = result.lines
+    assert isinstance(header, Header) and isinstance(account, AccountLine)
     sheet = sheet_of(header.graph, lines, header.known_nodes)
     assert sheet.lasted() == result.now
     generations = sum(world.generation for world in result.job.worlds.values())

@@ -12,13 +12,14 @@ from flowdist.control.protocol import events as ev
 from flowdist.errors import FlowdistError
 from flowdist.graph import MS, SECOND, Readiness
 from flowdist.record.journal import FaultLine, Header, Line, Record, record
+from flowdist.record.reader import WholeRecord
 from flowdist.sim.calibration.calibration import Calibration, calibrate, calibrated
 from flowdist.sim.calibration.counted import counted_length
 from flowdist.sim.calibration.distribution import distribution, rounded
 from flowdist.sim.calibration.file import calibration_text, read_calibration
 from flowdist.sim.calibration.fit import ORDER_NS, RoleTimes
 from flowdist.sim.calibration.observe import Observed, observe
-from flowdist.sim.prediction import Run, losses_of, predict
+from flowdist.sim.experiment.predict import losses_of, predict
 from flowdist.testing import simulate
 from tests.control.harness import Talk, graph, r, restart, role
 from tests.record.sheets import count, fail, finish, save, step, trainers, until
@@ -365,8 +366,8 @@ def killed_at_300(*, is_counted: bool) -> Talk:
 def test_counted_steps_change_nothing_once_the_script_reports_its_own() -> None:
     """The count of the first step was once taken for the step from which an attempt resumed: no loss was known."""
     both, alone = (observe(*told(killed_at_300(is_counted=counts))) for counts in (True, False))
-    assert [loss.ns for loss in losses_of(both)] == [loss.ns for loss in losses_of(alone)]
-    assert sum(loss.ns for loss in losses_of(both)) == pytest.approx(60 * 47 * MS, rel=0.02)
+    lost = [[loss.ns for loss in losses_of(one, calibrate([one]))] for one in (both, alone)]
+    assert lost[0] == lost[1] and sum(lost[0]) == pytest.approx(60 * 47 * MS, rel=0.02)
     assert calibrate([both]).roles["trainer"].fields == calibrate([alone]).roles["trainer"].fields
     assert not any(mark.is_count for one in both.generations for mark in one.clock)
 
@@ -389,7 +390,8 @@ def test_a_script_with_a_checkpoint_of_its_own_has_lost_what_it_reports_again() 
     step(talk, end, 300)
     fail(talk, end + 0.01)
     work(talk, end + 5, 271, 400, 0.1)
-    assert sum(loss.ns for loss in losses_of(observe(*told(talk)))) == pytest.approx(3 * SECOND, rel=0.02)
+    run = observe(*told(talk))
+    assert sum(loss.ns for loss in losses_of(run, calibrate([run]))) == pytest.approx(3 * SECOND, rel=0.02)
 
 
 # Optimizer steps that are counted: each attempt begins at 0, and the script's own numbers are not known.
@@ -465,9 +467,10 @@ def test_a_run_without_failures_shows_what_a_restart_of_another_run_did_again():
 
 def test_a_run_whose_steps_were_counted_is_predicted_with_the_number_of_steps_of_the_calibration():
     times = calibrate(seen(counted(200), counted(80, 140)))
-    found = predict(Run("run", *told(counted(80, 140))), times)
-    assert found.lasted.error is not None and found.lasted.error < 0.15
-    assert [figure.what for figure in found.figures] == ["incident 1, next step"], "its lost work is not known"
+    found = predict(WholeRecord("run", *told(counted(80, 140))), times)
+    total, *others = found.figures
+    assert total.error is not None and total.error < 0.15
+    assert [figure.what for figure in others] == ["incident 1, next step"], "its lost work is not known"
 
 
 # What is shown is what is written.

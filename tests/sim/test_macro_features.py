@@ -17,7 +17,6 @@ from flowdist.control.protocol.ids import ReplicaId
 from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import Plan
 from flowdist.graph import HOUR, MINUTE, MS, SECOND, RestartPolicy, RoleGraph, Rule
-from flowdist.sim.cross_check import compare
 from flowdist.sim.macro.books import Books
 from flowdist.sim.macro.generation.course import Course
 from flowdist.sim.macro.generation.start_ups import PACES
@@ -26,6 +25,7 @@ from flowdist.sim.macro.scope import scope_of
 from flowdist.sim.user_code.workload import WorldModel
 from flowdist.testing.kit import graph_of
 from tests.choosing import slow
+from tests.sim.cross import crossed, faults_of, spent_of
 
 TIMES = {"steps": 600, "startup": "5s", "checkpoint_every": "1m", "checkpoint_time": "1s"}
 
@@ -72,9 +72,9 @@ FAULTS: list[list[str]] = [
 def test_a_feature_is_played_to_the_nanosecond(feature: str) -> None:
     graph = FEATURES[feature]
     for faults in FAULTS:
-        (one,) = compare(graph, parse_plan(faults), [0], 2 * HOUR)
-        assert one.macro == one.protocol, faults
-        assert sum(one.macro.spent.values()) == graph.roles[0].max_replicas * one.macro.lasted
+        (one,) = crossed(graph, parse_plan(faults), [0], 2 * HOUR)
+        assert one.is_equal, faults
+        assert sum(spent_of(one).values()) == graph.roles[0].max_replicas * one.a.lasted_ns
 
 
 def with_options(graph: RoleGraph, **fields: Any) -> RoleGraph:
@@ -188,8 +188,8 @@ STORIES: dict[str, tuple[RoleGraph, list[str]]] = {
 @pytest.mark.parametrize("story", STORIES)
 def test_a_story_is_played_to_the_nanosecond(story: str) -> None:
     graph, faults = STORIES[story]
-    (one,) = compare(graph, parse_plan(faults), [0], HOUR)
-    assert one.macro == one.protocol
+    (one,) = crossed(graph, parse_plan(faults), [0], HOUR)
+    assert one.is_equal
 
 
 def odd_load(rnd: random.Random, base: dict[str, Any]) -> dict[str, Any]:
@@ -284,9 +284,9 @@ def with_odd_policy(graph: RoleGraph, rnd: random.Random) -> RoleGraph:
     "seeds", [(35, 192, 212, 76, 90, 213, 580, 887, *range(7)), *slow([range(7, 200), range(200, 400)])]
 )
 def test_odd_jobs_agree_with_protocol_mode(seeds: Sequence[int]) -> None:
-    found = [one for seed in seeds for one in compare(*odd_job(seed), [seed], HOUR)]
-    assert [one.seed for one in found if not one.is_equal] == []
-    assert sum(one.faults for one in found) > 10 * len(found)
+    found = [one for seed in seeds for one in crossed(*odd_job(seed), [seed], HOUR)]
+    assert [number for number, one in enumerate(found) if not one.is_equal] == []
+    assert sum(faults_of(one) for one in found) > 10 * len(found)
 
 
 def test_odd_jobs_have_all_that_macro_mode_plays() -> None:
@@ -327,8 +327,8 @@ def test_a_checkpoint_counts_if_its_answer_arrives(load: dict[str, Any], target:
         for faults in ([first], [first, f"node0@{(at + MS // 5) // 1000}us"]):
             if faults[-1].startswith("node0") and target.endswith("0") and len(faults) > 1:
                 continue
-            (one,) = compare(graph, parse_plan(faults), [0], HOUR)
-            assert one.macro == one.protocol, faults
+            (one,) = crossed(graph, parse_plan(faults), [0], HOUR)
+            assert one.is_equal, faults
 
 
 # The course of one generation, beside the model of the simulator.
@@ -398,8 +398,8 @@ def test_a_warm_start_is_cold_again_after_the_death_of_its_node() -> None:
     graph = gang({"warm_startup": "1s", "startup": "20s"}, "2", 2)
     starts = Counter[int]()
     for faults in (["trainer/0@2m"], ["node1@2m/10s"]):
-        (one,) = compare(graph, parse_plan(faults), [0], HOUR)
-        starts[one.macro.spent["start-up"] // SECOND] += 1
+        (one,) = crossed(graph, parse_plan(faults), [0], HOUR)
+        starts[spent_of(one)["start-up"] // SECOND] += 1
         assert one.is_equal
     assert starts == {2 * 21: 1, 2 * 40: 1}
 

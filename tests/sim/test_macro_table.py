@@ -13,11 +13,11 @@ from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import Plan
 from flowdist.graph import HOUR, RoleGraph
 from flowdist.projects import write_project
-from flowdist.sim.cross_check import compare
 from flowdist.sim.macro.refused import HELP, MacroRefused
 from flowdist.sim.macro.scope import scope_of
 from flowdist.sim.simulation import with_nodes
 from flowdist.testing.kit import graph_of
+from tests.sim.cross import crossed
 
 ROOT = Path(__file__).parents[2]
 DOCS = (ROOT / "docs/macro.md").read_text(encoding="utf-8")
@@ -89,8 +89,8 @@ def test_macro_mode_plays_a_bundled_topology_or_names_one_field(name: str, tmp_p
 def test_what_macro_mode_plays_agrees_with_protocol_mode(name: str, tmp_path: Path) -> None:
     job = graph(name, tmp_path, *([ADVICE[name]] if name in ADVICE else []))
     plan = parse_plan(rates=["node-kill=60/node-day/2m"])
-    (one,) = compare(job, plan, [3], HOUR // 2)
-    assert one.is_equal, (one.macro, one.protocol)
+    (one,) = crossed(job, plan, [3], HOUR // 2)
+    assert one.is_equal, one
 
 
 @pytest.mark.parametrize("name", TABLE)

@@ -21,7 +21,9 @@ from flowdist.faults.scenario import load_scenario
 from flowdist.graph import MS, SECOND, RoleGraph, WorkloadSpec
 from flowdist.record.journal import FaultLine, Header, Line, Record
 from flowdist.report.record.summary import summary_of
-from flowdist.sim.reconstruct import let_arrive, reconstruct, with_workloads
+from flowdist.sim.experiment.experiment import Experiment
+from flowdist.sim.experiment.play import play
+from flowdist.sim.experiment.record import reconstruct
 from flowdist.sim.simulation import SimResult, Simulation, with_nodes
 from flowdist.testing import simulate
 from flowdist.testing.kit import graph_of
@@ -48,10 +50,10 @@ def story(result: SimResult) -> object:
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
 def test_every_scenario_told_again_from_its_trace_is_the_same_story(path: Path) -> None:
-    graph, then = played(path)
+    _, then = played(path)
     header, lines = header_of(then)
     found = reconstruct(header, lines)
-    again = let_arrive(Simulation(with_workloads(graph, found.workloads), found.plan), found.arrivals).run()
+    again = play(found).exact
     assert again.violation is None
     assert story(again) == story(then)
     assert again.now == pytest.approx(then.now, rel=0.15)  # what a checkpoint cost is in the steps now
@@ -81,7 +83,7 @@ def test_a_failure_is_spelled_in_the_fault_grammar(exit: ev.ReplicaExited, spell
     before = [line for line in lines if isinstance(line, Record) and line.t_ns < 4 * SECOND]
     found = reconstruct(header, [*before, Record(len(before) + 1, 5 * SECOND + 499_000, exit)])
     assert [fault.spec for fault in found.plan.faults] == [spelled] * bool(spelled)
-    assert spelled or found.omitted[0] == "trainer/1 did not come up at 5.00s (start_failed)"
+    assert spelled or found.gaps.omitted[0] == "trainer/1 did not come up at 5.00s (start_failed)"
 
 
 def test_who_fails_in_the_wake_of_another_is_not_repeated_but_a_second_fault_is() -> None:
@@ -102,13 +104,14 @@ def test_who_fails_in_the_wake_of_another_is_not_repeated_but_a_second_fault_is(
         failed = ev.ReplicaExited(ReplicaId("trainer", 3), 1, "signal", 0, "ABRT")  # a peer, in the open incident
         found = reconstruct(header, [*told, *fault, Record(last.n + 1, now, failed)])
         assert [f.target for f in found.plan.faults] == ["trainer/2", "trainer/3"][: 1 + hit]
-        assert bool(found.omitted and "in the wake of another failure" in found.omitted[0]) != hit
+        assert bool(found.gaps.omitted and "in the wake of another failure" in found.gaps.omitted[0]) != hit
 
 
 def measured(header: Header, lines: list[Line]) -> tuple[dict[str, WorkloadSpec], list[str]]:
     """Return the workloads that a record shows, and what is said about roles without progress."""
     found = reconstruct(header, lines)
-    return found.workloads, [text for text in found.omitted if "reported no progress" in text]
+    missing = [text for text in found.gaps.omitted if "reported no progress" in text]
+    return {role.name: role.workload for role in found.graph.roles}, missing
 
 
 def test_steps_start_up_and_checkpoints_are_measured() -> None:
@@ -129,11 +132,11 @@ def test_nodes_come_when_they_came() -> None:
     t = Topology("late", nodes=2 * [Node(cpu=1)])
     t.role("trainer", "true", replicas=2, restart=Restart(max_restarts=3), workload=Workload(steps=60, startup="2s"))
     graph, plan = with_nodes(graph_of(t)), parse_plan(["trainer/1@20s", "controller@5s"])
-    then = let_arrive(Simulation(graph, plan), late).run()
+    then = play(Experiment(graph, plan, arrivals=late)).exact
     header, lines = header_of(then)
     found = reconstruct(header, lines)
     assert found.arrivals == late and story(then)[0] == "succeeded"
-    again = let_arrive(Simulation(with_workloads(graph, found.workloads), found.plan), found.arrivals).run()
+    again = play(found).exact
     assert story(again) == story(then) and again.now == pytest.approx(then.now, rel=0.01)
     formed = [
         next(line.t_ns for line in result.lines if isinstance(line, Record) and starts(line))
@@ -152,11 +155,11 @@ def test_a_preempted_node_that_connects_to_the_next_controller_is_still_taken_aw
 
 
 def test_without_progress_a_task_is_as_long_as_it_was_and_that_is_said() -> None:
-    graph, then = played(GANG)
+    _, then = played(GANG)
     lines = without(header_of(then)[1], ev.ReplicaProgressed, ev.ReplicaStepped, ev.CheckpointOffered)
     workloads, missing = measured(header_of(then)[0], lines)
     assert missing == [f"trainer reported no progress: it is played as {workloads['trainer'].steps} steps of 1s"]
-    alone = Simulation(with_workloads(graph, workloads), Plan()).run()
+    alone = play(reconstruct(header_of(then)[0], lines)._replace(plan=Plan(), arrivals={})).exact
     restarted = max(line.t_ns for line in lines if isinstance(line, FaultLine))
     assert alone.now == pytest.approx(then.now - restarted, rel=0.05)
 
@@ -178,7 +181,7 @@ def test_without_progress_the_pace_is_that_of_the_checkpoints_and_that_is_said()
     cycle = declared.checkpoint_every_ns + declared.checkpoint_ns
     assert work.steps == pytest.approx(declared.steps, rel=0.01)
     assert (work.step_ns, work.checkpoint_every_ns) == (pytest.approx(cycle / 60, rel=0.01), pytest.approx(cycle))
-    again = Simulation(with_workloads(graph, workloads), reconstruct(header_of(then)[0], lines).plan).run()
+    again = play(reconstruct(header_of(then)[0], lines)._replace(arrivals={})).exact
     assert again.now == pytest.approx(then.now, rel=0.02) and story(again) == story(then)
     told = [result.models["trainer"].lost_ns for result in (again, then)]
     assert told[0] == pytest.approx(told[1], rel=0.1)
@@ -191,7 +194,7 @@ def test_what_is_in_the_measured_times_is_not_paid_again() -> None:
     then = simulate(t, "trainer/1@350s")
     header, lines = header_of(then)
     found = reconstruct(header, lines)
-    again = Simulation(with_workloads(header.graph, found.workloads), found.plan).run()
+    again = play(found._replace(arrivals={})).exact
     assert again.now == pytest.approx(then.now, rel=0.02) and story(again) == story(then)
     silent = without(lines, ev.ReplicaProgressed, ev.ReplicaStepped, ev.CheckpointOffered)
     work = measured(header, silent)[0]["trainer"]

@@ -13,7 +13,8 @@ from flowdist.record.journal import Record
 from flowdist.sim.engine.node import SimNode
 from flowdist.sim.engine.queue import STANDSTILL, Queue
 from flowdist.sim.engine.violation import Violation
-from flowdist.sim.prediction import checked
+from flowdist.sim.experiment.outcome import of_simulation
+from flowdist.sim.experiment.play import checked
 from flowdist.sim.result import SimResult
 from flowdist.sim.simulation import Simulation
 from flowdist.testing import graph_of, simulate
@@ -98,9 +99,13 @@ def test_a_simulation_that_stands_still_stops_with_the_name_of_what_keeps_happen
     found = str(result.violation)
     assert "standstill: virtual time stands still at " in found and "Restless._wake of node" in found
     with pytest.raises(FlowdistError, match="standstill: virtual time stands still"):
-        checked(result)
+        checked(of_simulation(result), may_stand_still=True)
 
 
 def test_a_job_that_never_ends_is_a_result() -> None:
     result = simulate(importing(), "trainer/0@20s:hang")
-    assert result.violation is not None and checked(result) is result
+    assert result.violation is not None
+    outcome = of_simulation(result)
+    assert checked(outcome, may_stand_still=True) is outcome and outcome.outcome is None
+    with pytest.raises(FlowdistError, match="the simulation has found a violation: liveness"):
+        checked(outcome)

@@ -14,11 +14,14 @@ from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import KINDS
 from flowdist.graph import SECOND
 from flowdist.record.journal import Header, Line
-from flowdist.sim.again import again_of
+from flowdist.sim.experiment.compare import compare
+from flowdist.sim.experiment.outcome import IncidentOutcome, Outcome
+from flowdist.sim.experiment.outcome import of_record as outcome_of
+from flowdist.sim.experiment.record import of_record
 from flowdist.sim.simulation import SimResult, Simulation
 from flowdist.sim.why.causes import Cause, causes_of, named, without
-from flowdist.sim.why.played import Counterfactuals, recorded_end
-from flowdist.sim.why.search import PLAYS_MAX, Answer, End, gone, is_better, search
+from flowdist.sim.why.played import Counterfactuals
+from flowdist.sim.why.search import PLAYS_MAX, Answer, is_better, search
 from flowdist.sim.why.words import WORDS, cause_words, end_words, sentence
 from flowdist.testing.kit import graph_of
 from tests.choosing import examples, slow
@@ -32,12 +35,12 @@ def causes(count: int) -> list[Cause]:
 
 
 def searched(
-    all_: Sequence[Cause], end: Callable[[set[str]], End], most: int = PLAYS_MAX
+    all_: Sequence[Cause], end: Callable[[set[str]], Outcome], most: int = PLAYS_MAX
 ) -> tuple[Answer, list[tuple[str, ...]]]:
     """Return the answer for a job whose end is a function of the targets that are left out, and what was played."""
     asked: list[tuple[str, ...]] = []
 
-    def play(removed: Sequence[Cause]) -> End:
+    def play(removed: Sequence[Cause]) -> Outcome:
         asked.append(tuple(cause.target for cause in removed))
         return end({cause.target for cause in removed})
 
@@ -48,9 +51,9 @@ def targets(answer: Answer) -> list[list[str]]:
     return [[cause.target for cause in one.removed] for one in answer.causes]
 
 
-def lasts(*costs: int) -> Callable[[set[str]], End]:
+def lasts(*costs: int) -> Callable[[set[str]], Outcome]:
     """Return ends of a job of 100 s, to which each node that is not left out adds its cost (s)."""
-    return lambda left: End(GOOD, SECOND * (100 + sum(c for i, c in enumerate(costs) if f"node{i}" not in left)))
+    return lambda left: Outcome(GOOD, SECOND * (100 + sum(c for i, c in enumerate(costs) if f"node{i}" not in left)))
 
 
 def test_the_most_costly_comes_first_and_what_costs_nothing_is_not_named() -> None:
@@ -61,8 +64,8 @@ def test_the_most_costly_comes_first_and_what_costs_nothing_is_not_named() -> No
 
 
 def test_two_that_hide_each_other_are_named_together_and_no_third() -> None:
-    def end(left: set[str]) -> End:
-        return End(GOOD, SECOND * (100 + 60 * (not {"node0", "node2"} <= left) + 3 * ("node1" not in left)))
+    def end(left: set[str]) -> Outcome:
+        return Outcome(GOOD, SECOND * (100 + 60 * (not {"node0", "node2"} <= left) + 3 * ("node1" not in left)))
 
     answer, asked = searched(causes(4), end)
     assert targets(answer) == [["node0", "node2"], ["node1"]] and answer.n_pairs == 6
@@ -71,15 +74,15 @@ def test_two_that_hide_each_other_are_named_together_and_no_third() -> None:
 
 def test_three_that_hide_each_other_are_found_as_a_smallest_set() -> None:
     hidden = {"node0", "node1", "node3"}
-    answer, _ = searched(causes(5), lambda left: End(GOOD if hidden <= left else BAD, 100 * SECOND))
+    answer, _ = searched(causes(5), lambda left: Outcome(GOOD if hidden <= left else BAD, 100 * SECOND))
     assert targets(answer) == [["node0", "node1", "node3"]]
 
 
 def test_a_fault_without_which_a_failed_job_succeeds_is_named_however_long_it_takes() -> None:
-    def end(left: set[str]) -> End:
+    def end(left: set[str]) -> Outcome:
         if "node1" in left:
-            return End(GOOD, 900 * SECOND)
-        return End(BAD, (20 if "node0" in left else 10) * SECOND)
+            return Outcome(GOOD, 900 * SECOND)
+        return Outcome(BAD, (20 if "node0" in left else 10) * SECOND)
 
     answer, asked = searched(causes(3), end)
     assert targets(answer) == [["node1"]] and answer.causes[0].is_enough
@@ -88,7 +91,7 @@ def test_a_fault_without_which_a_failed_job_succeeds_is_named_however_long_it_ta
 
 
 def test_of_faults_that_had_to_come_together_none_is_enough() -> None:
-    answer, _ = searched(causes(3), lambda left: End(GOOD if left & {"node0", "node2"} else BAD, 100 * SECOND))
+    answer, _ = searched(causes(3), lambda left: Outcome(GOOD if left & {"node0", "node2"} else BAD, 100 * SECOND))
     assert targets(answer) == [["node0"], ["node2"]]
     assert not any(one.is_enough for one in answer.causes)
 
@@ -96,28 +99,28 @@ def test_of_faults_that_had_to_come_together_none_is_enough() -> None:
 def test_one_that_is_enough_comes_before_one_that_only_shifts_it() -> None:
     """A small fault can move the job so that the fatal one hits nothing: to leave it out helps, but it is no cause."""
 
-    def end(left: set[str]) -> End:
+    def end(left: set[str]) -> Outcome:
         if "node1" in left:
-            return End(GOOD, 120 * SECOND)
-        return End(GOOD, 100 * SECOND) if left == {"node0"} else End(BAD, 50 * SECOND)
+            return Outcome(GOOD, 120 * SECOND)
+        return Outcome(GOOD, 100 * SECOND) if left == {"node0"} else Outcome(BAD, 50 * SECOND)
 
     answer, _ = searched(causes(3), end)
     assert targets(answer) == [["node1"], ["node0"]]
 
 
 def test_a_job_that_fails_without_any_fault_has_no_cause_among_them() -> None:
-    answer, asked = searched(causes(3), lambda left: End(BAD, 100 * SECOND))
+    answer, asked = searched(causes(3), lambda left: Outcome(BAD, 100 * SECOND))
     assert answer.causes == () and len(asked) == 5, "no pair is tried"
 
 
 def test_a_job_to_which_nothing_happened_is_played_once() -> None:
-    answer, asked = searched([], lambda left: End(BAD, 100 * SECOND))
+    answer, asked = searched([], lambda left: Outcome(BAD, 100 * SECOND))
     assert answer == Answer(answer.again, answer.again, (), 0) and asked == [()]
 
 
 def test_of_many_pairs_the_closest_are_tried_and_the_rest_is_counted() -> None:
     many = causes(20)  # 190 pairs
-    answer, asked = searched(many, lambda left: End(GOOD, SECOND * (100 + 50 * (not {"node0", "node19"} <= left))))
+    answer, asked = searched(many, lambda left: Outcome(GOOD, SECOND * (100 + 50 * (not {"node0", "node19"} <= left))))
     assert (answer.n_pairs, answer.n_untried) == (PLAYS_MAX // 2, 190 - PLAYS_MAX // 2)
     assert sum(len(one) == 2 for one in asked) < PLAYS_MAX // 2 + 10, "most of the rest are not played"
     assert targets(answer) == [["node0", "node19"]], "the search for a smallest set finds the pair that was not tried"
@@ -126,7 +129,7 @@ def test_of_many_pairs_the_closest_are_tried_and_the_rest_is_counted() -> None:
 def test_the_number_of_simulations_is_bounded_and_what_was_left_out_is_counted() -> None:
     """A run with thousands of faults was played thousands of times."""
     many = causes(30)  # 435 pairs; the first four hide each other
-    ends = lambda left: End(GOOD, SECOND * (100 + 50 * (not {f"node{i}" for i in range(4)} <= left)))  # noqa: E731
+    ends = lambda left: Outcome(GOOD, SECOND * (100 + 50 * (not {f"node{i}" for i in range(4)} <= left)))  # noqa: E731
     answer, asked = searched(many, ends, 20)
     assert len(asked) == 20 and answer.calm.lasted_ns == 100 * SECOND, "that is played in any case"
     assert (answer.n_causes, answer.n_alone, answer.n_pairs, answer.n_untried) == (18, 12, 0, 435)
@@ -145,7 +148,7 @@ def test_whatever_the_bound_is_it_holds_and_what_is_named_helps(most: int) -> No
         for outcome in (GOOD, BAD):
             answer, asked = searched(
                 causes(6),
-                lambda left, n=needed, o=outcome: End(GOOD if n <= left else o, SECOND * (200 - len(left))),
+                lambda left, n=needed, o=outcome: Outcome(GOOD if n <= left else o, SECOND * (200 - len(left))),
                 most,
             )
             assert len(asked) <= most and answer.n_causes + answer.n_alone == 6
@@ -161,9 +164,9 @@ def test_what_is_named_helps_and_needs_each_of_its_causes(data: st.DataObject) -
     cuts = data.draw(st.lists(st.sets(st.sampled_from(names), min_size=1, max_size=3), max_size=3))
     costs = data.draw(st.lists(st.integers(0, 50), min_size=count, max_size=count))
 
-    def end(left: set[str]) -> End:
+    def end(left: set[str]) -> Outcome:
         is_good = not cuts or any(cut <= left for cut in cuts)
-        return End(GOOD if is_good else BAD, lasts(*costs)(left).lasted_ns)
+        return Outcome(GOOD if is_good else BAD, lasts(*costs)(left).lasted_ns)
 
     answer, asked = searched(causes(count), end)
     assert len(asked) == len({frozenset(one) for one in asked})
@@ -180,8 +183,13 @@ def test_what_is_named_helps_and_needs_each_of_its_causes(data: st.DataObject) -
 
 
 def test_incidents_that_a_counterfactual_lacks_are_numbered() -> None:
-    ends = [End(GOOD, 1, "", tuple((kind, "a") for kind in kinds)) for kinds in (["x", "y", "v", "z"], ["x", "z", "w"])]
-    assert gone(ends[0], ends[1]) == [2, 3] and gone(ends[0], ends[0]) == []
+    ends = [
+        Outcome(GOOD, 1, "", tuple(IncidentOutcome(n, kind, "a") for n, kind in enumerate(kinds, 1)))
+        for kinds in ("xyvz", "xzw")
+    ]
+    found = compare(ends[0], ends[1])
+    assert [one.number for one in found.gone] == [2, 3] and found.matches[4].number == 2
+    assert compare(ends[0], ends[0]).gone == []
 
 
 def test_a_node_that_is_not_added_takes_its_faults_with_it() -> None:
@@ -266,7 +274,7 @@ def test_the_simulation_of_a_trace_is_the_same_to_the_nanosecond(seed: int) -> N
     graph = graph_of(job("2:4"))
     result = Simulation(graph, plan, seed=seed, schedule=3, arrival_ns=SECOND).run(20 * 60 * SECOND)
     header, lines = record_of(result)
-    again = again_of(header, lines)
+    again = of_record(header, lines)
     assert again.arrival_ns == SECOND and again.seed == seed and again.schedule == 3
     assert again.simulation().run(20 * 60 * SECOND).digest == result.digest
     assert len(again.plan.adds) == len(again.plan.scales) == len(again.plan.drains) == 1
@@ -284,11 +292,11 @@ def test_nodes_lost_together_are_named_together() -> None:
 def test_the_cost_of_one_incident_is_that_of_its_fault() -> None:
     plan = parse_plan(["node1@3m/10m", "trainer/0@90s:exit=3", "trainer/0@20m:exit=4"])
     header, lines = record_of(Simulation(graph_of(job()), plan).run())
-    was = recorded_end(header, lines)
-    played = Counterfactuals(again_of(header, lines), was.lasted_ns, lambda now, events: None)
+    was = outcome_of(header, lines, strict=True)
+    played = Counterfactuals(of_record(header, lines), was.lasted_ns, lambda now, events: None)
     first, second = (played.cost_of(number, was) for number in (1, 2))
-    assert (first.kind, first.cause.text) == ("exit", "trainer/0@90s:exit=3")
-    assert (second.kind, second.cause.text) == ("node_lost", "node1@3m/10m")
+    assert (first.incident.kind, first.cause.text) == ("exit", "trainer/0@90s:exit=3")
+    assert (second.incident.kind, second.cause.text) == ("node_lost", "node1@3m/10m")
     assert 9 * 60 * SECOND < second.again.lasted_ns - second.end.lasted_ns < 12 * 60 * SECOND
     with pytest.raises(FlowdistError, match="there is no incident 4: the run has 3 incidents"):
         played.cost_of(4, was)

@@ -9,13 +9,13 @@ import pytest
 from flowdist import Node, Restart, Topology, Workload
 from flowdist.faults.files import parse_plan
 from flowdist.graph import HOUR, MS, SECOND, RoleGraph
-from flowdist.sim.cross_check import compare
 from flowdist.sim.macro.macro import Macro
 from flowdist.sim.macro.refused import MacroRefused
 from flowdist.sim.macro.scope import scope_of
 from flowdist.sim.simulation import SimResult, Simulation
 from flowdist.sim.workers.start_ups import with_startup_spread
 from flowdist.testing.kit import graph_of
+from tests.sim.cross import crossed
 
 TABLE: dict[int, Any] = {1: "2s", 4: "600ms"}
 LOADS = {
@@ -64,8 +64,8 @@ def test_the_work_that_a_small_world_loses_counts_with_its_own_step_time() -> No
 def test_macro_mode_plays_sizes_causes_and_drawn_repairs_to_the_nanosecond(name: str) -> None:
     graph = gang(LOADS[name], replicas="2:4", pending_timeout="1d")
     plan = parse_plan(rates=[*RATES, "trainer-kill=10/replica-day"])
-    for one in compare(graph, plan, range(1, 4), 3 * HOUR):
-        assert one.is_equal, (one.macro, one.protocol)
+    for one in crossed(graph, plan, range(1, 4), 3 * HOUR):
+        assert one.is_equal, one
 
 
 def test_each_cause_counts_its_own_faults() -> None:
@@ -81,7 +81,7 @@ def test_each_cause_counts_its_own_faults() -> None:
 def test_both_modes_count_the_same_faults_of_each_cause() -> None:
     graph, plan = gang(Workload(steps=10**6)), parse_plan(rates=[*RATES, "trainer-kill=10/replica-day"])
     played = Simulation(with_startup_spread(graph, 0), plan, seed=2).run(6 * HOUR)
-    computed = Macro(scope_of(graph, plan), plan, seed=0, fault_seed=2).run(6 * HOUR)
+    computed = Macro(scope_of(with_startup_spread(graph, 0), plan), plan, seed=2).run(6 * HOUR)
     assert played.by_rate == computed.by_rate
     assert set(played.by_rate) == {"nic:node-kill", "ecc:node-kill", "trainer-kill"}
 
@@ -89,7 +89,7 @@ def test_both_modes_count_the_same_faults_of_each_cause() -> None:
 def test_a_node_that_comes_back_bad_is_cordoned() -> None:
     graph = gang(Workload(steps=10**6), replicas="2:3", nodes=4)
     plan = parse_plan(rates=["ecc:node-kill=0.2/node-day/2m/lemon=1,1000"])
-    (one,) = compare(graph, plan, [1], 120 * HOUR)
+    (one,) = crossed(graph, plan, [1], 120 * HOUR)
     assert one.is_equal
     assert Macro(scope_of(graph, plan), plan, seed=1).run(120 * HOUR).cordoned
 
@@ -124,6 +124,6 @@ def test_start_ups_have_the_spread_that_is_asked_for(share: float) -> None:
     assert (times == {nominal}) == (share == 0)
     assert all(abs(time - nominal) <= share * 10 * SECOND for time in times)
     plan = parse_plan(rates=["node-kill=20/node-day/5m"])
-    (one,) = compare(with_startup_spread(graph, share), plan, [3], HOUR)
+    (one,) = crossed(with_startup_spread(graph, share), plan, [3], HOUR)
     assert one.is_equal
     assert with_startup_spread(graph, None) is graph

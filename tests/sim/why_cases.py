@@ -31,11 +31,11 @@ from flowdist import Node, On, Restart, Topology, Workload
 from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import parse_fault
 from flowdist.graph import SECOND, RoleGraph
-from flowdist.record.journal import FaultLine, Header, Line
+from flowdist.record.journal import AccountLine, FaultLine, Header, Line
 from flowdist.report.table import table
-from flowdist.sim.again import again_of
+from flowdist.sim.experiment import outcome, record
 from flowdist.sim.simulation import Simulation
-from flowdist.sim.why.played import Counterfactuals, recorded_end
+from flowdist.sim.why.played import Counterfactuals
 from flowdist.sim.why.search import Answer, search
 from flowdist.testing.kit import graph_of
 
@@ -187,7 +187,7 @@ def judge(case: Case, source: Source) -> Verdict:
     header, lines = case.header, case.lines
     if source == "journal":
         header = msgspec.structs.replace(header, run_id="a-run")
-        lines = [line for line in lines if not isinstance(line, FaultLine)]
+        lines = [line for line in lines if not isinstance(line, FaultLine | AccountLine)]
     answer = answer_of(header, lines)
     if not answer.causes:
         return Verdict(case, False, "nothing")
@@ -197,7 +197,8 @@ def judge(case: Case, source: Source) -> Verdict:
 
 def answer_of(header: Header, lines: list[Line]) -> Answer:
     """Return what `flowdist why` finds in a record."""
-    played = Counterfactuals(again_of(header, lines), recorded_end(header, lines).lasted_ns, lambda now, events: None)
+    was = outcome.of_record(header, lines, strict=True)
+    played = Counterfactuals(record.of_record(header, lines), was.lasted_ns, lambda now, events: None)
     return search(played.causes, played.play)
 
 

@@ -17,13 +17,13 @@ import msgspec
 from flowdist.faults.files import parse_plan
 from flowdist.record.accounts import Bucket, Spent
 from flowdist.record.journal import Header
-from flowdist.record.reader import JOURNAL, read_whole_lines
+from flowdist.record.reader import JOURNAL, WholeRecord, read_whole_lines
 from flowdist.record.replay import Replay
 from flowdist.report.record.alike import as_in_record
 from flowdist.sim.calibration.calibration import Calibration, calibrate
 from flowdist.sim.calibration.fit import RoleTimes
 from flowdist.sim.calibration.observe import observe
-from flowdist.sim.prediction import Run, predict
+from flowdist.sim.experiment.predict import predict
 from tests.witnesses.decisions import Decision, decisions_of
 from tests.witnesses.pairs import Pair
 
@@ -44,7 +44,7 @@ class Witness(NamedTuple):
 class Real(NamedTuple):
     """A run on real processes: its record, and the times that it printed at its end."""
 
-    run: Run
+    run: WholeRecord
     witness: Witness
 
 
@@ -78,10 +78,10 @@ def really(folder: Path, name: str, faults: Sequence[str], sets: Sequence[str] =
     header, *lines = read_whole_lines(journal.read_bytes(), str(journal))[0]
     assert isinstance(header, Header)
     spent = msgspec.json.decode((journal.parent / "summary.json").read_bytes())["time_ns"]
-    return Real(Run(name, header, lines), Witness(name, decisions_of(header, lines), _times(spent)))
+    return Real(WholeRecord(name, header, lines), Witness(name, decisions_of(header, lines), _times(spent)))
 
 
-def replayed(run: Run) -> Witness:
+def replayed(run: WholeRecord) -> Witness:
     """Return what the journal of a run says: a fresh controller gets its events.
 
     Raises:
@@ -95,13 +95,13 @@ def replayed(run: Run) -> Witness:
     return Witness("replayed", decisions_of(run.header, run.lines), _times(replay.sheet.spent()))
 
 
-def simulated(pair: Pair, run: Run, calibration: Calibration, seed: int) -> Witness:
+def simulated(pair: Pair, run: WholeRecord, calibration: Calibration, seed: int) -> Witness:
     """Return what the simulator says: it gets the topology, the plan and the times of a calibration, and no events.
 
     Raises:
         Broken: An invariant was violated, or the job does not end.
     """
-    result = predict(run, calibration, parse_plan(pair.faults), seed).result
+    result = predict(run, calibration, parse_plan(pair.faults), seed).b.exact
     if result.violation is not None:
         raise Broken(f"simulated: {result.violation}")
     header, *lines = result.lines
@@ -110,13 +110,13 @@ def simulated(pair: Pair, run: Run, calibration: Calibration, seed: int) -> Witn
     return Witness("simulated", decisions_of(header, lines), _times(spent))
 
 
-def _unsaved(run: Run) -> list[str]:
+def _unsaved(run: WholeRecord) -> list[str]:
     """Return the tasks that never committed a checkpoint in a run: their last steps count as kept there."""
     unreported = Replay(run.header).follow(run.lines).sheet.unreported()
     return [name for name, kinds in unreported.items() if "checkpoints" in kinds]
 
 
-def calibrations_of(runs: Sequence[Run], dice: random.Random) -> Iterator[Calibration]:
+def calibrations_of(runs: Sequence[WholeRecord], dice: random.Random) -> Iterator[Calibration]:
     """Yield the times of the first two runs, then VARIED times between those that the runs show each for itself.
 
     Real runs differ in their times, and where two things happen at nearly one moment, also in what comes first. These

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
@@ -10,9 +11,15 @@ from flowdist.cli.shared.common import print_json, verb
 from flowdist.cli.shared.completion import complete_run
 from flowdist.cli.shared.records import RecordFile, find_record, refuse_macro
 from flowdist.errors import FlowdistError
-from flowdist.record.story import align, story_of
-from flowdist.report.record.divergence import Side, divergence, divergence_of, divergence_text
-from flowdist.report.record.side_by_side import side_by_side_of, side_by_side_text
+from flowdist.graph import format_duration
+from flowdist.record.reader import WholeRecord
+from flowdist.report.record.divergence import divergence, divergence_of, divergence_text
+from flowdist.report.table import table
+from flowdist.sim.experiment.compare import Comparison, compare
+from flowdist.sim.experiment.outcome import IncidentOutcome, of_record
+from flowdist.text.printable import joined
+
+SIDE = ("outcome", "lasted_ns", "lost_ns")
 
 
 @verb("diff")
@@ -52,7 +59,7 @@ def command(a: str, b: str, context: int, no_times: bool, by: str | None, as_jso
 
 def _by_line(records: list[RecordFile], names: tuple[str, str], context: int, as_json: bool, *, times: bool) -> bool:
     """Print the first line that differs; return whether none does."""
-    sides = [Side(name, record.header, list(record)) for name, record in zip(names, records, strict=True)]
+    sides = [WholeRecord(name, record.header, list(record)) for name, record in zip(names, records, strict=True)]
     found = divergence(sides[0], sides[1], times=times)
     if as_json:
         print_json("diff", **divergence_of(found, context))
@@ -62,18 +69,54 @@ def _by_line(records: list[RecordFile], names: tuple[str, str], context: int, as
 
 
 def _by_incident(records: list[RecordFile], names: tuple[str, str], as_json: bool) -> bool:
-    """Print both stories side by side; return whether all decisions are the same.
+    """Print the outcomes of both side by side; return whether all decisions are the same.
 
     Raises:
         FlowdistError: A record is of macro mode, or has a line that cannot be replayed.
     """
-    stories = []
+    outcomes = []
     for record, name in zip(records, names, strict=True):
         refuse_macro(record.header, name)
-        stories.append(story_of(record.header, record))
-    found = align(*stories)
+        outcomes.append(of_record(record.header, record))
+    found, differences = compare(*outcomes), compare(*outcomes).differences
     if as_json:
-        print_json("diff", **side_by_side_of(found))
+        pairs = [[None if one is None else _values(one) for one in pair] for pair in found.pairs]
+        sides = {key: {name: getattr(one, name) for name in SIDE} for key, one in zip("ab", outcomes, strict=True)}
+        print_json("diff", same_decisions=not differences, differences=differences, **sides, incidents=pairs)
     else:
-        click.echo(side_by_side_text(found, names), nl=False)
-    return not found.differences
+        click.echo(_side_by_side(found, differences, names), nl=False)
+    return not differences
+
+
+def _values(one: IncidentOutcome) -> dict[str, Any]:
+    values = {**one._asdict(), "restarted": list(one.restarted), "stayed": list(one.stayed)}
+    del values["lost_ns"]  # the records do not say what one incident cost
+    return values
+
+
+def _side_by_side(found: Comparison, differences: list[str], names: tuple[str, str]) -> str:
+    """Return a table of incidents and costs of two records, and each decision that differs."""
+    a, b = found
+    rows: list[tuple[str, ...]] = [("", "A", "B", "B is longer by")]
+    rows.append(("outcome", a.outcome or "unfinished", b.outcome or "unfinished", ""))
+    rows.append(("lasted", *_times(a.lasted_ns, b.lasted_ns)))
+    for one, other in found.pairs:
+        known = one or other
+        assert known is not None
+        label = f"{known.number}. {known.kind} of {known.root}"
+        rows.append((f"{label}: at", *_times(one and one.opened_ns, other and other.opened_ns)))
+        rows.append(("   until the next step", *_times(one and one.next_step_ns, other and other.next_step_ns)))
+    for role in a.lost_ns:
+        if a.lost_ns[role] or b.lost_ns.get(role):
+            rows.append((f"lost work of {role}", *_times(a.lost_ns[role], b.lost_ns.get(role))))
+    lines = [f"A  {names[0]}", f"B  {names[1]}", "", *table(rows), ""]
+    if not differences:
+        return joined([*lines, f"the same decisions: {len(found.pairs)} incidents"])
+    return joined([*lines, "decisions that differ (A / B):", *(f"  {text}" for text in differences)])
+
+
+def _times(one: int | None, other: int | None) -> tuple[str, str, str]:
+    """Return two durations in ns and their difference, for people; `-` for what is not known."""
+    texts = [format_duration(round(ns, -6)) if ns is not None else "-" for ns in (one, other)]
+    more = "-" if one is None or other is None else format_duration(round(other - one, -6))
+    return texts[0], texts[1], more

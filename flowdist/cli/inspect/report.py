@@ -72,18 +72,18 @@ def _predicted(run_dir: Path, workload_file: str | None, summary: dict[str, Any]
     """
     if workload_file is None:
         return None
-    from flowdist.cli.predict.reported import reported  # the simulator: not needed by other reports
+    from flowdist.cli.shared.predicted import predicted  # the simulator: not needed by other reports
 
-    return reported(run_dir, workload_file, summary)
+    return predicted(run_dir, workload_file, summary)
 
 
 def _predicted_lines(predicted: dict[str, Any] | None) -> list[str]:
     """Return the lines of the prediction; none if none was asked for."""
     if predicted is None:
         return []
-    from flowdist.cli.predict.comparison import comparison_text  # as above
+    from flowdist.cli.shared.predicted import predicted_text  # as above
 
-    return ["", *comparison_text(predicted)]
+    return ["", *predicted_text(predicted)]
 
 
 def _show(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
@@ -12,22 +12,24 @@ import msgspec
 from flowdist.cli.shared.common import load, print_json, write_trace
 from flowdist.cli.shared.options import FaultOptions, TopologyOptions
 from flowdist.cli.shared.simulated import ProgressLine, exit_code, simulated_summary
-from flowdist.cli.shared.workloads import fields_set, with_times
+from flowdist.cli.shared.workloads import fields_set, times_of
 from flowdist.errors import FlowdistError
 from flowdist.faults.files import join_plans
 from flowdist.faults.grammar import FaultError, Plan
 from flowdist.graph import RoleGraph, format_duration
 from flowdist.record.journal import Header, Line
+from flowdist.record.reader import WholeRecord
 from flowdist.record.replay import Replay
 from flowdist.report.record.alike import as_in_record, count_alike, silent_roles, without_saving
-from flowdist.report.record.divergence import Side, divergence, divergence_text
+from flowdist.report.record.divergence import divergence, divergence_text
 from flowdist.report.record.spending import not_reported_lines, time_of, time_of_run
 from flowdist.report.record.summary import rounded, summary_of, summary_text
 from flowdist.report.table import table
 
 if TYPE_CHECKING:
-    from flowdist.sim.again import Again
-    from flowdist.sim.simulation import SimResult
+    from flowdist.sim.experiment.experiment import Experiment
+    from flowdist.sim.experiment.outcome import Outcome
+    from flowdist.sim.result import SimResult
 
 COLUMNS = ("as it was", "again", "what if")
 OFF_MAX = 0.1  # the share by which the simulation of the run itself may be off before a warning says so
@@ -117,39 +119,36 @@ def answer(header: Header, lines: list[Line], name: str, question: Question, as_
         FlowdistError: A fault does not fit the topology, the topology of --with is not that of the run, or the run had
             no fault that --without names.
     """
-    from flowdist.sim.again import again_of  # the simulator: a replay without a what-if needs none
+    from flowdist.sim.experiment.play import play  # the simulator: a replay without a what-if needs none
+    from flowdist.sim.experiment.record import of_record
     from flowdist.sim.faults.injector import check_faults
     from flowdist.sim.why.causes import causes_of, named, without
 
-    job = again_of(header, lines)
+    job = of_record(header, lines)
     if question.workload_file is not None:
-        job = with_times(job, question.workload_file)
-    same, recorded = job.graph, job.recorded
+        job = job.with_times(times_of(question.workload_file, job.graph))
     more, left = question.faults.plan(), without(job.plan, named(causes_of(job.plan), question.without))
-    other = _other(same, {role.name: role.workload for role in same.roles}, question)
-    plan = join_plans([left, more])
-    check_faults(job.plan, same)
-    _refuse_foreign_topology(left, other, question)
-    check_faults(plan, other)
+    variant = job._replace(graph=_other(job.graph, question), plan=join_plans([left, more]))
+    check_faults(job.plan, job.graph)
+    _refuse_foreign_topology(left, variant.graph, question)
+    check_faults(variant.plan, variant.graph)
     with ProgressLine(quiet=as_json) as progress:
-        again, result = (
-            job.simulation(faults, graph, tell=progress.tell).run()
-            for graph, faults in ((same, job.plan), (other, plan))
-        )
-    was = _recorded_summary(header, lines, recorded.untold)
-    summaries = [was, *(_comparable_summary(run, was, recorded.untold) for run in (again, result))]
-    doubts = doubts_of(summaries[0], summaries[1], "the column 'what if'", has_times=question.workload_file is not None)
-    warm = unknown_restarts(recorded.unrestarted, result) if question.workload_file is None else []
+        again, found = (play(one, tell=progress.tell) for one in (job, variant))
+    result, untold = found.exact, job.gaps.untold
+    recorded, was = _recorded(header, lines, untold)
+    summaries = [was, *(_comparable_summary(one.exact, was, untold) for one in (again, found))]
+    doubts = doubts_of(recorded, again, "the column 'what if'", has_times=question.workload_file is not None)
+    warm = unknown_restarts(job.gaps.unrestarted, result) if question.workload_file is None else []
     write_trace(question.trace_file, result.lines)
     if as_json:
-        content: dict[str, Any] = {"faults": _as_options(job.plan), "untold": list(recorded.omitted)}
+        content: dict[str, Any] = {"faults": _as_options(job.plan), "untold": list(job.gaps.omitted)}
         content |= dict(zip(("as_it_was", "again", "what_if"), summaries, strict=True))
         content["unfired"] = [fault.spec for fault in result.unfired]
         content |= {"doubts": doubts, "unknown": warm}
         content["violation"] = str(result.violation) if result.violation is not None else None
         print_json("what-if", asked=question.words, digest=result.digest, **content)
     else:
-        _show(name, question, job, summaries, again, result)
+        _show(name, question, job, summaries, again.exact, result)
         for text in (*doubts, *warm):
             click.echo(f"warning: {text}", err=True)
     sys.exit(exit_code(result.job.outcome, is_broken=result.violation is not None))
@@ -171,61 +170,57 @@ def _refuse_foreign_topology(recorded: Plan, other: RoleGraph, question: Questio
         raise FlowdistError(message, help="name one with the same nodes and roles") from None
 
 
-def _other(same: RoleGraph, workloads: dict[str, Any], question: Question) -> RoleGraph:
+def _other(same: RoleGraph, question: Question) -> RoleGraph:
     """Return the graph of the what-if: that of the record, or the topology of --with with the workloads of the record.
 
     A workload field that --set names keeps the value of --set. Nodes are those of the record unless the topology names
     some.
 
     Args:
-        same: The graph of the record.
-        workloads: The workload of each role, as measured from the record.
+        same: The graph of the record, with the times that were measured there.
         question: The differences.
     """
-    from flowdist.sim.reconstruct import with_workloads  # as above
-    from flowdist.sim.simulation import with_nodes
+    from flowdist.sim.simulation import with_nodes  # as above
 
     if question.named is None:
         return same
-    graph = load(question.named).graph
+    graph, roles = load(question.named).graph, []
+    workloads = {role.name: role.workload for role in same.roles}
     for role in graph.roles:
         words = [text.partition(".")[2] for text in fields_set(question.named.sets) if text.startswith(f"{role.name}.")]
         by_hand = {*words, *(f"{word}_ns" for word in words)}
-        if role.name in workloads and words:
-            changed = {name: value for name, value in msgspec.structs.asdict(role.workload).items() if name in by_hand}
-            workloads = {**workloads, role.name: msgspec.structs.replace(workloads[role.name], **changed)}
-    if not graph.cluster.given:
-        graph = msgspec.structs.replace(graph, cluster=same.cluster)
-    graph = with_nodes(with_workloads(graph, workloads))
-    for role in graph.roles:
-        work = role.workload
+        changed = {name: value for name, value in msgspec.structs.asdict(role.workload).items() if name in by_hand}
+        work = msgspec.structs.replace(workloads.get(role.name, role.workload), **changed)
+        roles.append(msgspec.structs.replace(role, workload=work))
         if work.lag_ns > work.checkpoint_every_ns:
             every, lag = format_duration(work.checkpoint_every_ns), format_duration(work.lag_ns)
             message = (
                 f"{role.name}: the next checkpoint would begin after {every}, and one is complete only after {lag}"
             )
             raise FlowdistError(message, help=f"name an interval of at least {lag}")
-    return graph
+    cluster = graph.cluster if graph.cluster.given else same.cluster
+    return with_nodes(msgspec.structs.replace(graph, roles=tuple(roles), cluster=cluster))
 
 
-def doubts_of(was: Mapping[str, Any], again: Mapping[str, Any], what: str, *, has_times: bool) -> list[str]:
+def doubts_of(was: Outcome, again: Outcome, what: str, *, has_times: bool) -> list[str]:
     """Return why simulations of a run cannot be trusted: that of the run itself is not what the run was.
 
     The list is empty if outcome and number of incidents are the same, and the length is at most 10 % off.
 
     Args:
-        was: Outcome, `lasted_s` and incidents of the run.
-        again: Those of its simulation.
+        was: The outcome of the run.
+        again: That of its simulation.
         what: What is not to be trusted, in words.
         has_times: The times are those of a workload.toml already, so that no text advises to measure some.
     """
     found = []
-    off = abs(again["lasted_s"] - was["lasted_s"]) / max(was["lasted_s"], 1e-9)
+    off = abs(again.lasted_ns - was.lasted_ns) / max(was.lasted_ns, 1)
     if off > OFF_MAX:
-        times = f"the run lasted {rounded(was['lasted_s'])}, and its simulation {rounded(again['lasted_s'])}"
+        lasted = [rounded(one.lasted_ns / 1e9) for one in (was, again)]
+        times = f"the run lasted {lasted[0]}, and its simulation {lasted[1]}"
         found.append(f"{times}: {100 * off:.0f} % off, so do not trust {what}")
-    for figure in ("outcome", "incidents"):
-        one, other = (len(s[figure]) if figure == "incidents" else s[figure] for s in (was, again))
+    counts = [len(one.incidents) for one in (was, again)]
+    for figure, one, other in (("outcome", was.outcome, again.outcome), ("incidents", *counts)):
         if one != other:
             found.append(f"{figure}: {one} in the run, {other} in its simulation, so do not trust {what}")
     help = "; times of several runs may help: flowdist calibrate RUN RUN -o workload.toml, and --workload workload.toml"
@@ -236,7 +231,7 @@ def unknown_restarts(unrestarted: Collection[str], result: SimResult) -> list[st
     """Return a text for each role that a simulation restarts, although no record shows how long that takes.
 
     Args:
-        unrestarted: The roles whose warm start is unknown: see `Reconstructed`.
+        unrestarted: The roles whose warm start is unknown: see `Gaps`.
         result: The simulation.
     """
     texts = []
@@ -264,27 +259,29 @@ def _comparable_summary(run: SimResult, was: dict[str, Any], untold: Collection[
     return summary
 
 
-def _recorded_summary(header: Header, lines: list[Line], untold: Collection[str]) -> dict[str, Any]:
-    """Return the summary of the record, with its time accounts, in which saving is counted as in its simulation.
+def _recorded(header: Header, lines: list[Line], untold: Collection[str]) -> tuple[Outcome, dict[str, Any]]:
+    """Return outcome and summary of the record, with time accounts in which saving counts as in its simulation.
 
     Raises:
         ReplayError: The record does not replay.
     """
+    from flowdist.sim.experiment.outcome import of_replay  # as above
+
     replay = Replay(header, strict=True)
     for line in lines:
         replay.hear(line, counted_as=without_saving(line, untold))
-    return {**summary_of(replay.job, lines), **time_of_run(header.graph, replay.sheet)}
+    return of_replay(replay), {**summary_of(replay.job, lines), **time_of_run(header.graph, replay.sheet)}
 
 
 def _show(
-    name: str, question: Question, job: Again, summaries: list[dict[str, Any]], again: SimResult, result: SimResult
+    name: str, question: Question, job: Experiment, summaries: list[dict[str, Any]], again: SimResult, result: SimResult
 ) -> None:
     """Print the faults of the run, the three columns, the summary of the what-if, and where it departs from `again`."""
     from flowdist.sim.faults.unfired import unfired_texts  # as above
 
     click.echo(f"{name}, with {', '.join(question.words)}\n")
     click.echo(f"Faults of the run: {', '.join(_as_options(job.plan)) or 'nothing'}")
-    for text in job.recorded.omitted:
+    for text in job.gaps.omitted:
         click.echo(f"Not repeated: {text}")
     click.echo("")
     click.echo("\n".join(table(_rows(summaries))))
@@ -294,8 +291,8 @@ def _show(
         for text in not_reported_lines({"not_reported": {name: not_reported[name] for name in silent}}):
             click.echo(f"  {text}")
     click.echo("\nThe what-if in full\n\n" + summary_text(summaries[2]), nl=False)
-    one, other = (Side(side, _header(r), r.lines[1:], False) for side, r in (("again", again), ("what if", result)))
-    click.echo("\n" + divergence_text(divergence(one, other, times=False), 1), nl=False)
+    one, other = (WholeRecord(side, _header(r), r.lines[1:]) for side, r in (("again", again), ("what if", result)))
+    click.echo("\n" + divergence_text(divergence(one, other, times=False), 1, is_kept=False), nl=False)
     click.echo(f"\ndigest {result.digest}")
     for text in unfired_texts(result):
         click.echo(f"warning: {text}", err=True)

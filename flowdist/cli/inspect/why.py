@@ -16,15 +16,18 @@ from flowdist.cli.shared.completion import complete_run
 from flowdist.cli.shared.options import json_option
 from flowdist.cli.shared.records import RecordFile, find_record, is_record, refuse_macro
 from flowdist.cli.shared.simulated import ProgressLine
-from flowdist.cli.shared.workloads import with_times, workload_option
+from flowdist.cli.shared.workloads import times_of, workload_option
 from flowdist.errors import FlowdistError
 from flowdist.record.reader import JOURNAL
-from flowdist.sim.again import Again, again_of
 from flowdist.sim.calibration.counted import CURE
+from flowdist.sim.experiment import outcome, record
+from flowdist.sim.experiment.compare import compare
+from flowdist.sim.experiment.experiment import Experiment
+from flowdist.sim.experiment.outcome import Outcome
 from flowdist.sim.faults.injector import check_faults
 from flowdist.sim.why.causes import Cause, causes_of
-from flowdist.sim.why.played import Counterfactuals, IncidentCost, recorded_end
-from flowdist.sim.why.search import PLAYS_MAX, Answer, Counterfactual, End, gone, saved_ns, search
+from flowdist.sim.why.played import Counterfactuals, IncidentCost
+from flowdist.sim.why.search import PLAYS_MAX, Answer, Counterfactual, search
 from flowdist.sim.why.words import cause_words, end_words, options_of, sentence
 
 SHOWN_MAX = 10  # causes in the text; --json has all
@@ -32,12 +35,12 @@ JUDGED = ("succeeded", "failed")  # a record with another outcome, or with none,
 
 
 class _Run(NamedTuple):
-    """A recorded run under the name that commands give it, its end, and what plays it again."""
+    """A recorded run under the name that commands give it, its outcome, and the experiment that plays it again."""
 
     name: str
     workload_file: str | None
-    was: End
-    job: Again
+    was: Outcome
+    job: Experiment
 
     def command(self, removed: Sequence[Cause]) -> str:
         """Return the command line that shows the run without some causes beside the run."""
@@ -89,7 +92,7 @@ def command(run: str, incident: int | None, simulations: int | None, workload_fi
     sys.exit(0)
 
 
-def _play(played: Counterfactuals, progress: ProgressLine, most: int, removed: Sequence[Cause]) -> End:
+def _play(played: Counterfactuals, progress: ProgressLine, most: int, removed: Sequence[Cause]) -> Outcome:
     progress.label = f"simulation {played.n_played + 1} of at most {most}"
     return played.play(removed)
 
@@ -104,21 +107,21 @@ def _read(name: str, workload_file: str | None) -> _Run:
     if name.endswith((".py", ".toml")) and Path(name).is_file():
         help = f"record it first: flowdist simulate {name} --trace trace.jsonl; then flowdist why trace.jsonl"
         raise FlowdistError(f"{name} is no record of a run", help=help)
-    record = RecordFile(find_record(name))
-    refuse_macro(record.header, name)
-    lines = list(record)
-    record.refuse_bad()
-    was, job = recorded_end(record.header, lines), again_of(record.header, lines)
+    file = RecordFile(find_record(name))
+    refuse_macro(file.header, name)
+    lines = list(file)
+    file.refuse_bad()
+    was, job = outcome.of_record(file.header, lines, strict=True), record.of_record(file.header, lines)
     if workload_file is not None:
-        job = with_times(job, workload_file)
-    if job.recorded.endless:
-        roles = ", ".join(job.recorded.endless)
+        job = job.with_times(times_of(workload_file, job.graph))
+    if job.gaps.endless:
+        roles = ", ".join(job.gaps.endless)
         message = f"it is not known how many steps the job has: the workers of {roles} reported no step numbers, and"
         help = f"{CURE}, or name the times of a run that succeeded without failures: flowdist calibrate RUN"
         help += " -o workload.toml, and --workload workload.toml"
         raise FlowdistError(f"{message} no attempt shows all of them", help=help)
     check_faults(job.plan, job.graph)
-    return _Run(_lasting_name(record.path), workload_file, was, job)
+    return _Run(_lasting_name(file.path), workload_file, was, job)
 
 
 def _lasting_name(path: Path) -> str:
@@ -129,12 +132,11 @@ def _lasting_name(path: Path) -> str:
     return str(folder.with_name(folder.resolve().name) if folder.is_symlink() else folder)
 
 
-def _doubts(asked: _Run, again: End) -> list[str]:
+def _doubts(asked: _Run, again: Outcome) -> list[str]:
     """Return why the answer cannot be trusted; empty if the simulation of the run is what the run was."""
     if asked.was.outcome not in JUDGED:
         return []
-    one, other = ({**_end_values(end), "incidents": end.incidents} for end in (asked.was, again))
-    return doubts_of(one, other, "these answers", has_times=asked.workload_file is not None)
+    return doubts_of(asked.was, again, "these answers", has_times=asked.workload_file is not None)
 
 
 def _show(asked: _Run, answer: Answer, n_played: int, doubts: list[str], as_json: bool) -> None:
@@ -159,13 +161,13 @@ def _all_causes(asked: _Run) -> list[Cause]:
     return causes_of(asked.job.plan)
 
 
-def _show_head(asked: _Run, again: End) -> None:
+def _show_head(asked: _Run, again: Outcome) -> None:
     """Print how the run ended, how its simulation did, and what that does not repeat."""
     click.echo(f"{asked.name}: {end_words(asked.was)}")
     if asked.was.outcome not in JUDGED:
         click.echo("The job did not end by itself in this record: from there on it is simulated without faults.")
     click.echo(f"Its simulation, with the same faults: {end_words(again)}")
-    for text in asked.job.recorded.omitted:
+    for text in asked.job.gaps.omitted:
         click.echo(f"Not repeated: {text}")
 
 
@@ -198,9 +200,9 @@ def _as_values(asked: _Run, answer: Answer, doubts: list[str]) -> dict[str, Any]
         {
             "without": [_cause_values(cause) for cause in one.removed],
             **_end_values(one.end),
-            "saved_s": saved_ns(again, one.end) / 1e9 if again.is_good else None,
+            "saved_s": compare(again, one.end).saved_ns / 1e9 if again.is_good else None,
             "is_enough": one.is_enough,
-            "incidents_gone": gone(again, one.end),
+            "incidents_gone": [each.number for each in compare(again, one.end).gone],
             "text": sentence(again, one),
             "command": asked.command(one.removed),
         }
@@ -214,7 +216,7 @@ def _as_values(asked: _Run, answer: Answer, doubts: list[str]) -> dict[str, Any]
 
 def _head_values(asked: _Run, doubts: list[str]) -> dict[str, Any]:
     """Return what both forms of the answer begin with."""
-    not_repeated = list(asked.job.recorded.omitted)
+    not_repeated = list(asked.job.gaps.omitted)
     return {"run": asked.name, "as_it_was": _end_values(asked.was), "not_repeated": not_repeated, "doubts": doubts}
 
 
@@ -223,7 +225,7 @@ def _cause_values(cause: Cause) -> dict[str, Any]:
     return {"option": cause.flag, "fault": cause.text, "at_s": at_s, "text": cause_words(cause)}
 
 
-def _end_values(end: End) -> dict[str, Any]:
+def _end_values(end: Outcome) -> dict[str, Any]:
     return {"outcome": end.outcome, "lasted_s": end.lasted_ns / 1e9, "reason": end.reason}
 
 
@@ -232,17 +234,18 @@ def _show_incident(asked: _Run, cost: IncidentCost, doubts: list[str], as_json: 
     text = sentence(cost.again, Counterfactual((cost.cause,), cost.end))
     shown_by = asked.command([cost.cause])
     if as_json:
-        incident = {"number": cost.number, "kind": cost.kind, "root": cost.root}
-        saved_s = saved_ns(cost.again, cost.end) / 1e9 if cost.again.is_good and cost.end.is_good else None
+        incident = {"number": cost.incident.number, "kind": cost.incident.kind, "root": cost.incident.root}
+        is_good = cost.again.is_good and cost.end.is_good
+        saved_s = compare(cost.again, cost.end).saved_ns / 1e9 if is_good else None
         values = {"incident": incident, "without": [_cause_values(cost.cause)], **_end_values(cost.end)}
-        also = [{"kind": kind, "root": root} for kind, root in cost.others]
+        also = [{"kind": one.kind, "root": one.root} for one in cost.others]
         more = {"again": _end_values(cost.again), "saved_s": saved_s, "also_gone": also}
         print_json("why", **_head_values(asked, doubts), **values, **more, text=text, command=shown_by)
         return
     _show_head(asked, cost.again)
-    click.echo(f"\nIncident {cost.number}: {cost.kind} of {cost.root}\n")
+    click.echo(f"\nIncident {cost.incident.number}: {cost.incident.kind} of {cost.incident.root}\n")
     click.echo(text)
     if cost.others:
-        listed = ", ".join(f"{kind} of {root}" for kind, root in cost.others)
+        listed = ", ".join(f"{one.kind} of {one.root}" for one in cost.others)
         click.echo(f"These incidents would not have happened either: {listed}.")
     click.echo(f"   {shown_by}")

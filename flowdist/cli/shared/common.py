@@ -139,19 +139,26 @@ def pairs(options: Iterable[str], flag: str) -> dict[str, str]:
     return values
 
 
-def until_ns(text: str | None) -> int | None:
+def until_ns(text: str | None, example: str = "") -> int | None:
     """Return the value of --until in nanoseconds; None if the option is not given.
 
+    Args:
+        text: The value.
+        example: What a value may be, where it may not be 0: nothing happens before that time.
+
     Raises:
-        FlowdistError: The text is not a duration.
+        FlowdistError: The text is not a duration, or is 0 where it may not be.
     """
     from flowdist.graph import duration_help, parse_duration  # msgspec: not needed by --help
 
     try:
-        return parse_duration(text) if text is not None else None
+        ns = parse_duration(text) if text is not None else None
     except ValueError:
         help = duration_help(text)
         raise FlowdistError(f"--until {text} is not a duration", help=help) from None
+    if ns == 0 and example:
+        raise FlowdistError(f"--until {text}: nothing happens before that time", help=f"write {example}")
+    return ns
 
 
 def format_of(file: str, suffixes: Mapping[str, str]) -> str:

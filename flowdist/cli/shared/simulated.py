@@ -62,29 +62,35 @@ class ProgressLine:
             self._line.stop()
 
     def tell(self, now: int, events: int) -> None:
-        """Show how far the simulation is; in the first `AFTER_S` seconds, do nothing.
+        """Show how far a simulation is.
 
         Args:
             now: Simulated time in nanoseconds.
             events: Number of events so far.
         """
-        waited = self._clock() - self._since
-        if self._quiet or waited < AFTER_S:
-            return
-        at = f"{now // (3600 * SECOND)}:{now // (60 * SECOND) % 60:02}:{now // SECOND % 60:02}"
-        fields: dict[str, Any] = {"at": at, "events": f"{events:,}", "waited": f"{waited:.0f}", "label": self.label}
-        if self._line is None:
-            self._line = self._shown(fields)
-        self._line.update(self._line.task_ids[0], **fields)
 
-    def _shown(self, fields: dict[str, Any]) -> Progress:
+        def text(waited_s: float) -> str:
+            at = f"{now // (3600 * SECOND)}:{now // (60 * SECOND) % 60:02}:{now // SECOND % 60:02}"
+            return f"{self.label}: at {at}, {events:,} events, in {waited_s:.0f} s"
+
+        self.show(text)
+
+    def show(self, text: Callable[[float], str]) -> None:
+        """Show a text, made of the seconds that were waited so far; in the first `AFTER_S` seconds, do nothing."""
+        waited_s = self._clock() - self._since
+        if self._quiet or waited_s < AFTER_S:
+            return
+        if self._line is None:
+            self._line = self._shown()
+        self._line.update(self._line.task_ids[0], text=text(waited_s))
+
+    def _shown(self) -> Progress:
         from rich.progress import Progress, TextColumn  # not needed by short simulations
 
         console = self._console or rich_console(err=True)
-        figures = "at {task.fields[at]}, {task.fields[events]} events, in {task.fields[waited]} s"
-        words = TextColumn("{task.fields[label]}: " + figures)
+        words = TextColumn("{task.fields[text]}", markup=False)
         line = Progress(words, console=console, transient=True, disable=not console.is_terminal)
-        line.add_task("", total=None, **fields)
+        line.add_task("", total=None, text="")
         line.start()
         return line
 

@@ -1,4 +1,4 @@
-"""`--workload FILE`: a calibration on the command line, and the graph that has its times."""
+"""`--workload FILE`: measured times on the command line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from flowdist.errors import FlowdistError, did_you_mean
 
 if TYPE_CHECKING:
     from flowdist.graph import RoleGraph
-    from flowdist.sim.again import Again
     from flowdist.sim.calibration.calibration import Calibration
 
 OF_STEPS = ("step_time", "scaling", "batch")  # words of a workload that together say how long a step takes
@@ -25,19 +24,13 @@ workload_option = click.option(
 )
 
 
-def with_workload_file(graph: RoleGraph, file: str, sets: Iterable[str] = ()) -> tuple[RoleGraph, Calibration]:
-    """Return the graph with the times of a workload.toml, and its calibration.
-
-    Args:
-        graph: The graph.
-        file: The file.
-        sets: Texts of --set; a field of a workload that one of them names keeps its value.
+def times_of(file: str, graph: RoleGraph) -> Calibration:
+    """Return the times of a workload.toml for the roles of a graph.
 
     Raises:
         FlowdistError: The file cannot be read, has problems, or names a role that the job does not have.
     """
-    from flowdist.sim.calibration.calibration import calibrated  # the simulator: only with --workload
-    from flowdist.sim.calibration.file import read_calibration
+    from flowdist.sim.calibration.file import read_calibration  # the simulator: only with --workload
 
     found = read_calibration(Path(file))
     names = [role.name for role in graph.roles]
@@ -48,20 +41,7 @@ def with_workload_file(graph: RoleGraph, file: str, sets: Iterable[str] = ()) ->
     ]
     if wrong:
         raise FlowdistError("\n".join(wrong), help="remove the tables of these roles, or name the topology of the runs")
-    return calibrated(graph, found, fields_set(sets)), found
-
-
-def with_times(job: Again, file: str) -> Again:
-    """Return a recorded job with the times of a workload.toml in place of those that were measured in the record.
-
-    Raises:
-        FlowdistError: The file cannot be read, has problems, or names a role that the job does not have.
-    """
-    graph, found = with_workload_file(job.graph, file)
-    known = [name for name, times in found.roles.items() if "steps" in times.fields]
-    guesses = {name: texts for name, texts in job.recorded.guesses.items() if name not in known}
-    endless = tuple(name for name in job.recorded.endless if name not in known)
-    return job._replace(graph=graph, recorded=job.recorded._replace(guesses=guesses, endless=endless))
+    return found
 
 
 def fields_set(sets: Iterable[str]) -> list[str]:

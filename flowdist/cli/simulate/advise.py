@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-import time
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,7 +13,7 @@ import click
 
 from flowdist.advice.advise import Advice, Question, advise
 from flowdist.advice.alternatives import LEVERS, Lever
-from flowdist.advice.playing import Job, Mode, budget_of, faults_per_ns, horizon_ns, leading_role, mode_of
+from flowdist.advice.playing import budget_of, faults_per_ns, horizon_ns, leading_role, mode_of
 from flowdist.advice.prices import Price, parse_price
 from flowdist.advice.words import Setting, advice_page, advice_plot, advice_text, advice_values, runs_text
 from flowdist.cli.shared.common import load, pairs, print_json, until_ns, verb, write
@@ -26,23 +26,20 @@ from flowdist.cli.shared.options import (
     repeated,
     topology_options,
 )
-from flowdist.cli.shared.terminal import rich_console
-from flowdist.cli.shared.workloads import with_workload_file, workload_option
+from flowdist.cli.shared.simulated import ProgressLine
+from flowdist.cli.shared.workloads import fields_set, times_of, workload_option
 from flowdist.cli.simulate.campaign import CampaignOptions
 from flowdist.dsl.load import load_topology
 from flowdist.errors import FlowdistError, did_you_mean
 from flowdist.faults.files import join_plans, parse_plan
 from flowdist.faults.grammar import NOTHING, Plan
 from flowdist.graph import RoleGraph, format_duration
-from flowdist.sim.simulation import with_nodes
+from flowdist.sim.experiment.experiment import Experiment, of_topology
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from flowdist.advice.measured_rates import MeasuredRate
 
 FEW = 20  # failures: a rate from fewer may be off by half and more
-AFTER_S = 2.0  # shorter advice shows no progress
 NO_FAULTS = "advice needs failures: nothing goes wrong in this job"
 NO_FAULTS_HELP = "write --rate node-kill=6.5e-3/node-day/15m, or --from RUN to measure the rates of a run"
 
@@ -104,14 +101,22 @@ def command(named: TopologyOptions, faults: FaultOptions, options: AdviceOptions
     """
     checked = _read(faults, options)
     named = _without_models(named)
-    job = _job(named, options)
+    job, has_nodes = _job(named, options)
+    if not has_nodes:  # their number is left to `flowdist run`
+        checked = checked._replace(levers=tuple(lever for lever in checked.levers if lever != "spares"))
     measured = _measured(options.records, job.graph)
     asked = _asked(named, options, checked, job, measured)
     setting = _setting(named, faults, options, asked, checked)
     for rate in measured if not named.as_json else ():
         click.echo(_rate_line(rate), err=True)
-    with _Progress(quiet=named.as_json) as progress:
-        advice = advise(asked.question, progress.tell)
+    runs = count(1)
+    with ProgressLine(quiet=named.as_json) as progress:
+
+        def tell(what: str) -> None:
+            n = next(runs)
+            progress.show(lambda waited_s: f"advising: {n} runs in {waited_s:.0f} s, now {what}")
+
+        advice = advise(asked, tell)
     advice = advice._replace(notes=[*advice.notes, *_doubts(measured)])
     _write_files(options, advice, setting)
     _show(named, advice, setting, measured)
@@ -132,7 +137,7 @@ def _read(faults: FaultOptions, options: AdviceOptions) -> _Checked:
     plan = read(faults.plan, NOTHING)
     if plan == NOTHING and not options.records and not wrong:
         wrong.append(FlowdistError(NO_FAULTS, help=NO_FAULTS_HELP))
-    end_ns = read(lambda: _end_ns(options.until))
+    end_ns = read(lambda: until_ns(options.until, "12h or 30d"))
     seeds = read(lambda: _seeds(options.seeds))
     for name in options.only:
         if name not in LEVERS:
@@ -160,13 +165,6 @@ def _refuse_all(wrong: list[FlowdistError]) -> None:
         raise FlowdistError("\n".join([f"{len(wrong)} options are wrong", *lines]))
 
 
-def _end_ns(text: str | None) -> int | None:
-    end_ns = until_ns(text)
-    if end_ns == 0:
-        raise FlowdistError(f"--until {text}: nothing happens before that time", help="write 12h or 30d")
-    return end_ns
-
-
 def _seeds(text: str | None) -> range | None:
     """Return the seeds of --seeds, two at least: with one seed nothing is known about the error."""
     if text is None:
@@ -186,8 +184,10 @@ def _without_models(named: TopologyOptions) -> TopologyOptions:
     return named._replace(sets=(*named.sets, *models))
 
 
-def _job(named: TopologyOptions, options: AdviceOptions, sets: tuple[str, ...] = (), nodes: int | None = None) -> Job:
-    """Compile the topology with changes, and return the job without faults and without an end.
+def _job(
+    named: TopologyOptions, options: AdviceOptions, sets: tuple[str, ...] = (), nodes: int | None = None
+) -> tuple[Experiment, bool]:
+    """Compile the topology with changes; return the job without faults and end, and whether it declares its nodes.
 
     Args:
         named: The topology of the command line.
@@ -196,12 +196,9 @@ def _job(named: TopologyOptions, options: AdviceOptions, sets: tuple[str, ...] =
         nodes: Another number of nodes; None: that of the command line.
     """
     every, count = (*named.sets, *sets), str(nodes) if nodes is not None else named.nodes
-    graph, arrival_ns = load_topology(named.target, pairs(named.params, "-p"), every, count).graph, 0
-    declares_nodes, graph = graph.cluster.given, with_nodes(graph)
-    if options.workload_file is not None:
-        graph, calibration = with_workload_file(graph, options.workload_file, every)
-        arrival_ns = calibration.arrival_ns or 0
-    return Job(graph, NOTHING, 0, arrival_ns, declares_nodes)
+    graph = load_topology(named.target, pairs(named.params, "-p"), every, count).graph
+    times = times_of(options.workload_file, graph) if options.workload_file is not None else None
+    return of_topology(graph, NOTHING, times, keep=fields_set(every)), graph.cluster.given
 
 
 def _measured(names: tuple[str, ...], graph: RoleGraph) -> list[MeasuredRate]:
@@ -210,8 +207,9 @@ def _measured(names: tuple[str, ...], graph: RoleGraph) -> list[MeasuredRate]:
     Raises:
         FlowdistError: A record cannot be read, or none of them has a failure.
     """
-    from flowdist.advice.measured_rates import Record, measured_rates  # only with --from, which reads records
+    from flowdist.advice.measured_rates import measured_rates  # only with --from, which reads records
     from flowdist.cli.shared.records import RecordFile, find_record, refuse_macro
+    from flowdist.record.reader import WholeRecord
 
     records = []
     for name in names:
@@ -219,7 +217,7 @@ def _measured(names: tuple[str, ...], graph: RoleGraph) -> list[MeasuredRate]:
         refuse_macro(file.header, name)
         lines = list(file)
         file.refuse_bad()
-        records.append(Record(name, file.header, lines))
+        records.append(WholeRecord(name, file.header, lines))
     found = measured_rates(records, graph)
     if names and not found:
         help = "name runs in which something failed, or write --rate node-kill=6.5e-3/node-day/15m"
@@ -227,20 +225,13 @@ def _measured(names: tuple[str, ...], graph: RoleGraph) -> list[MeasuredRate]:
     return found
 
 
-class _Asked(NamedTuple):
-    """Question, with the mode in which its job is simulated."""
-
-    question: Question
-    mode: Mode
-
-
 def _asked(
     named: TopologyOptions,
     options: AdviceOptions,
     checked: _Checked,
-    job: Job,
+    job: Experiment,
     measured: list[MeasuredRate],
-) -> _Asked:
+) -> Question:
     """Return the question of the command line: the job with its faults, and how often it is simulated."""
     plan = join_plans([checked.plan, parse_plan(rates=[rate.text for rate in measured])])
     mode = mode_of(job._replace(plan=plan))
@@ -250,23 +241,23 @@ def _asked(
     choosing = range(seeds[-1] + 1, seeds[-1] + 1 + (len(seeds) if checked.seeds else budget.choosing))
 
     def compile(sets: tuple[str, ...], nodes: int | None) -> RoleGraph:
-        return _job(named, options, sets, nodes).graph
+        return _job(named, options, sets, nodes)[0].graph
 
-    return _Asked(Question(job, compile, choosing, seeds, checked.levers), mode)
+    return Question(job, mode, compile, choosing, seeds, checked.levers)
 
 
 def _setting(
-    named: TopologyOptions, faults: FaultOptions, options: AdviceOptions, asked: _Asked, checked: _Checked
+    named: TopologyOptions, faults: FaultOptions, options: AdviceOptions, asked: Question, checked: _Checked
 ) -> Setting:
     """Return what the words of the advice need: the price, what was simulated, and how commands are written."""
-    job, seeds = asked.question.job, asked.question.measuring
-    many = job.until_ns * faults_per_ns(job.graph, job.plan) + len(job.plan.faults)
+    job, seeds = asked.job, asked.measuring
+    many = asked.until_ns * faults_per_ns(job.graph, job.plan) + len(job.plan.faults)
     rates = [rate.spec for rate in job.plan.rates if not rate.where]
     plan = [word for text in rates for word in ("--rate", text)]
     plan += [word for file in faults.files for word in ("--faults", file)]
     times = ["--workload", options.workload_file] if options.workload_file is not None else []
-    is_macro = asked.mode == "macro"
-    end = ["--until", format_duration(job.until_ns)]
+    is_macro = asked.mode == "fast"
+    end = ["--until", format_duration(asked.until_ns)]
     end += ["--macro", "--seeds", f"{seeds[0]}:{seeds[-1]}"] if is_macro else ["--seed", str(seeds[0])]
 
     def command(words: list[str]) -> str:
@@ -277,7 +268,7 @@ def _setting(
     price = checked.price.per_hour(job) if checked.price is not None else None
     today_ns = leading_role(job.graph).workload.checkpoint_every_ns
     unit = "GPU" if job.gpus else "node"
-    return Setting(job.graph.name, runs_text(seeds, asked.mode, job.until_ns, many), today_ns, unit, price, command)
+    return Setting(job.graph.name, runs_text(seeds, asked.mode, asked.until_ns, many), today_ns, unit, price, command)
 
 
 def _rate_line(rate: MeasuredRate) -> str:
@@ -310,39 +301,3 @@ def _show(named: TopologyOptions, advice: Advice, setting: Setting, measured: li
         print_json("advice", **advice_values(advice, setting), measured_rates=rates)
     else:
         click.echo(advice_text(advice, setting), nl=False)
-
-
-class _Progress:
-    """Context manager that shows on stderr, if that is a terminal, how many runs were played and what is tried."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        self._quiet, self._since, self._runs = quiet, time.monotonic(), 0
-        self._line: Progress | None = None
-
-    def __enter__(self) -> _Progress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._line is not None:
-            self._line.stop()
-
-    def tell(self, what: str) -> None:
-        """Count a run; from `AFTER_S` seconds on, show the count and what is tried."""
-        self._runs += 1
-        waited = time.monotonic() - self._since
-        if self._quiet or waited < AFTER_S:
-            return
-        fields: dict[str, Any] = {"runs": self._runs, "what": what, "waited": f"{waited:.0f}"}
-        if self._line is None:
-            self._line = self._shown(fields)
-        self._line.update(self._line.task_ids[0], **fields)
-
-    def _shown(self, fields: dict[str, Any]) -> Progress:
-        from rich.progress import Progress, TextColumn  # not needed by short advice
-
-        console = rich_console(err=True)
-        words = TextColumn("advising: {task.fields[runs]} runs in {task.fields[waited]} s, now {task.fields[what]}")
-        line = Progress(words, console=console, transient=True, disable=not console.is_terminal)
-        line.add_task("", total=None, **fields)
-        line.start()
-        return line

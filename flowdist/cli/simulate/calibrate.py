@@ -14,14 +14,15 @@ from flowdist.cli.shared.options import json_option
 from flowdist.cli.shared.records import RecordFile, find_record, refuse_macro
 from flowdist.errors import FlowdistError
 from flowdist.graph import format_duration
-from flowdist.record.reader import BadLine
+from flowdist.record.reader import BadLine, WholeRecord
 from flowdist.record.replay import Replay
 from flowdist.report.table import table
 from flowdist.sim.calibration.calibration import Calibration, calibrate
 from flowdist.sim.calibration.distribution import rounded
 from flowdist.sim.calibration.file import calibration_text
 from flowdist.sim.calibration.observe import observe
-from flowdist.sim.prediction import Prediction, Run, held_out
+from flowdist.sim.experiment.compare import Comparison
+from flowdist.sim.experiment.predict import held_out
 
 
 @verb("calibrate")
@@ -43,7 +44,7 @@ def command(runs: tuple[str, ...], file: str | None, as_json: bool) -> None:
     records = [_read(name) for name in runs]
     usable = [run for _, run in records]
     found = calibrate([observe(run.header, run.lines) for run in usable])
-    predictions = held_out(usable)
+    predictions = list(zip(runs, held_out(usable), strict=True))
     if file is not None:
         write(Path(file), calibration_text(found, runs).encode())
     if as_json:
@@ -56,7 +57,7 @@ def command(runs: tuple[str, ...], file: str | None, as_json: bool) -> None:
     sys.exit(0)
 
 
-def _read(name: str) -> tuple[RecordFile, Run]:
+def _read(name: str) -> tuple[RecordFile, WholeRecord]:
     """Read a record up to its end, or to the first line that cannot be used or replayed, which `bad` then names.
 
     Raises:
@@ -75,10 +76,10 @@ def _read(name: str) -> tuple[RecordFile, Run]:
         click.echo(f"warning: {name}: {replay.difference.text}; its incidents may not be those of the run", err=True)
     if not any(replica.attempt for replica in replay.job.replicas.values()):
         raise record.bad or FlowdistError(f"{name}: no worker ever started", help="name a run in which workers ran")
-    return record, Run(name, record.header, lines)
+    return record, WholeRecord(name, record.header, lines)
 
 
-def _show(found: Calibration, runs: tuple[str, ...], predictions: list[Prediction]) -> None:
+def _show(found: Calibration, runs: tuple[str, ...], predictions: list[tuple[str, Comparison]]) -> None:
     """Print the distributions, what is unknown, and the errors on what was held out."""
     click.echo(f"calibrated from {', '.join(runs)}")
     for name, times in found.roles.items():
@@ -95,23 +96,23 @@ def _show(found: Calibration, runs: tuple[str, ...], predictions: list[Predictio
     by = "the others" if len(predictions) > 1 else "its first two thirds"
     click.echo(f"\nheld out: each run, predicted by {by}")
     click.echo("\n".join(table(_rows(predictions))))
-    for each in predictions:
-        for text in each.stories.differences:
-            click.echo(f"  {each.name}: another decision (run / prediction): {text}")
+    for name, each in predictions:
+        for text in each.differences:
+            click.echo(f"  {name}: another decision (run / prediction): {text}")
 
 
-def _rows(predictions: list[Prediction]) -> list[tuple[str, ...]]:
+def _rows(predictions: list[tuple[str, Comparison]]) -> list[tuple[str, ...]]:
     """Return the table of predictions: a row of headings, then one for each figure of each run."""
     rows: list[tuple[str, ...]] = [("run", "figure", "real", "predicted", "error")]
-    for each in predictions:
-        for figure in (each.lasted, *each.figures):
+    for name, each in predictions:
+        for figure in each.figures:
             times = [format_duration(rounded(ns)) for ns in (figure.real_ns, figure.predicted_ns)]
             error = "-" if figure.error is None else f"{100 * figure.error:.1f} %"
-            rows.append((each.name, figure.what, *times, error))
+            rows.append((name, figure.what, *times, error))
     return rows
 
 
-def _as_values(found: Calibration, runs: tuple[str, ...], predictions: list[Prediction]) -> dict[str, Any]:
+def _as_values(found: Calibration, runs: tuple[str, ...], predictions: list[tuple[str, Comparison]]) -> dict[str, Any]:
     """Return the calibration and the held-out errors as plain values, for --json."""
     roles = {
         name: {
@@ -123,11 +124,11 @@ def _as_values(found: Calibration, runs: tuple[str, ...], predictions: list[Pred
     }
     outs = [
         {
-            "run": each.name,
-            "figures": [{**figure._asdict(), "error": figure.error} for figure in (each.lasted, *each.figures)],
-            "decisions": list(each.stories.differences),
+            "run": name,
+            "figures": [{**figure._asdict(), "error": figure.error} for figure in each.figures],
+            "decisions": each.differences,
         }
-        for each in predictions
+        for name, each in predictions
     ]
     job = {what: each._asdict() for what, each in found.job.items()}
     return {"runs": list(runs), "roles": roles, "job": job, "arrival_ns": found.arrival_ns, "held_out": outs}

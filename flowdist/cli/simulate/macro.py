@@ -17,9 +17,9 @@ from flowdist.cli.shared.options import gathered
 from flowdist.cli.shared.simulated import ProgressLine, exit_code
 from flowdist.dsl.problems.problem import place_text
 from flowdist.errors import FlowdistError
-from flowdist.faults.grammar import FaultError, Plan
+from flowdist.faults.grammar import FaultError
 from flowdist.faults.rates import entities, expected
-from flowdist.graph import HOUR, RoleGraph, format_duration, parse_duration
+from flowdist.graph import HOUR, format_duration, parse_duration
 from flowdist.record.accounts import BUCKETS
 from flowdist.report.goodput import (
     Rarest,
@@ -32,10 +32,17 @@ from flowdist.report.goodput import (
     young_ns,
 )
 from flowdist.report.table import table
+from flowdist.sim.experiment.compare import Comparison, mean_share
+from flowdist.sim.experiment.experiment import Experiment
+from flowdist.sim.experiment.outcome import Outcome
+from flowdist.sim.experiment.play import cross_check, play_seeds
+from flowdist.sim.macro.refused import MacroRefused
+from flowdist.sim.macro.result import MacroResult
+from flowdist.sim.macro.scope import Scope, scope_of
+from flowdist.sim.macro.trace import MacroTrace
 
 if TYPE_CHECKING:
     from flowdist.dsl.check.arguments import Arguments
-    from flowdist.sim.macro.scope import Scope
 
 EQUAL_TO = 0.001  # share of all time: a larger difference of a bucket fails --cross-check
 SHORT = "6h"  # a time that protocol mode plays in minutes
@@ -57,12 +64,10 @@ macro_options = gathered(
 
 
 class MacroRun(NamedTuple):
-    """Runs in macro mode of one graph and plan, one for each seed."""
+    """Runs of one experiment in macro mode, one for each seed."""
 
-    graph: RoleGraph
-    plan: Plan
+    experiment: Experiment
     seeds: Sequence[int]
-    until_ns: int | None
     as_json: bool
     command: Sequence[str]  # words of the command line, without --macro, the seeds and the end
     arguments: Arguments | None = None  # where the arguments of the topology stand; None: nowhere
@@ -74,16 +79,13 @@ class MacroRun(NamedTuple):
             MacroRefused, FaultError: Macro mode does not play the job, or a fault. The text begins with the place of
                 the field, and the help is the command that plays a shorter time of it in protocol mode.
         """
-        from flowdist.sim.macro.refused import MacroRefused  # a second simulator: only with --macro
-        from flowdist.sim.macro.scope import scope_of
-
         try:
-            return scope_of(self.graph, self.plan)
+            return scope_of(self.experiment.graph, self.experiment.plan)
         except (MacroRefused, FaultError) as error:
             refusal, message, until_ns = getattr(error, "refusal", None), error.message, parse_duration(SHORT)
             if refusal is not None and self.arguments is not None:
                 message = f"{place_text(self.arguments.place(refusal.role, refusal.field))}: {message}"
-            end = format_duration(min(self.until_ns or until_ns, until_ns))
+            end = format_duration(min(self.experiment.until_ns or until_ns, until_ns))
             seed = ["--seed", str(self.seeds[0])] if self.seeds[0] else []
             exact = shlex.join(["flowdist", "simulate", *self.command, *seed, "--until", end])
             raise FlowdistError(message, help=f"play a shorter time of it exactly: {exact}") from None
@@ -100,12 +102,15 @@ class MacroRun(NamedTuple):
         scope = self._scope()
         if trace_file is not None and len(self.seeds) > 1:
             raise FlowdistError("--trace is of one run", help="name one seed")
-        results, cpu_s = [], 0.0
-        for seed in self.seeds:
-            result, spent_s = self._run_seed(scope, seed, trace_file)
-            results.append(result)
-            cpu_s += spent_s
-        summary = _summary(scope, self.seeds, results, cpu_s, [rate.name for rate in self.plan.rates])
+        plan = self.experiment.plan
+        trace = MacroTrace(scope, plan, self.seeds[0]) if trace_file is not None else None
+        began_s = process_time()
+        tell = trace.hear if trace is not None else None
+        results = list(play_seeds(self.experiment, "fast", self.seeds, scope, tell))
+        cpu_s = process_time() - began_s
+        if trace is not None:
+            write_trace(trace_file, trace.lines)
+        summary = _summary(scope, results, cpu_s, [rate.name for rate in plan.rates])
         if self.as_json:
             print_json("macro", **summary)
         else:
@@ -113,26 +118,12 @@ class MacroRun(NamedTuple):
         codes = [exit_code(result.outcome) for result in results]
         sys.exit(1 if 1 in codes else max(codes))
 
-    def _run_seed(self, scope: Any, seed: int, trace_file: Path | None) -> tuple[Any, float]:
-        """Run one seed, write its trace if a file is given, and return the result and the CPU time in seconds."""
-        from flowdist.sim.macro.macro import Macro  # as above
-        from flowdist.sim.macro.trace import MacroTrace
-
-        trace = MacroTrace(scope, self.plan, seed) if trace_file is not None else None
-        job = Macro(scope, self.plan, seed=seed, tell=trace.hear if trace is not None else None)
-        began_s = process_time()
-        result = job.run(self.until_ns)
-        spent_s = process_time() - began_s
-        if trace is not None:
-            write_trace(trace_file, trace.lines)
-        return result, spent_s
-
-    def _show(self, scope: Any, summary: dict[str, Any]) -> None:
+    def _show(self, scope: Scope, summary: dict[str, Any]) -> None:
         """Print the size of the job, the rates of faults, and the results."""
-        gpus = sum(node.gpu for node in self.graph.cluster.nodes)
-        click.echo(f"{scope.role.max_replicas} replicas of {scope.role.name} on {len(scope.nodes)} nodes, {gpus} GPUs")
-        for rate in self.plan.rates:
-            click.echo(f"rate {expected(rate, len(entities(rate, self.graph, scope.nodes)))}")
+        size = f"{scope.role.max_replicas} replicas of {scope.role.name} on {len(scope.nodes)} nodes"
+        click.echo(f"{size}, {self.experiment.gpus} GPUs")
+        for rate in self.experiment.plan.rates:
+            click.echo(f"rate {expected(rate, len(entities(rate, scope.graph, scope.nodes)))}")
         click.echo("\n" + macro_text(summary), nl=False)
 
     def cross_check(self) -> None:
@@ -144,67 +135,63 @@ class MacroRun(NamedTuple):
         Raises:
             FlowdistError: --until is not given, or macro mode cannot simulate the job.
         """
-        from flowdist.sim.cross_check import compare  # as above
-
         self._scope()  # refuses what macro mode cannot simulate
-        if self.until_ns is None:
+        if self.experiment.until_ns is None:
             raise FlowdistError("--cross-check needs an end", help="write --until 12h")
         with ProgressLine(quiet=self.as_json) as progress:
-            found = list(compare(self.graph, self.plan, self.seeds, self.until_ns, progress.tell))
-        alike = sum(one.is_alike for one in found)
-        shares = _shares(found)
+            played = list(cross_check(self.experiment, self.seeds, progress.tell))
+        found, faults = [one for _, one in played], [len(drawn.plan.faults) for drawn, _ in played]
+        alike, equal, shares = sum(one.is_alike for one in found), sum(one.is_equal for one in found), _shares(found)
         if self.as_json:
-            runs = [{"seed": o.seed, "faults": o.faults, "alike": o.is_alike, "worst": o.worst} for o in found]
-            equal = sum(one.is_equal for one in found)
+            rows = zip(self.seeds, faults, found, strict=True)
+            runs = [{"seed": seed, "faults": n, "alike": o.is_alike, "worst": o.worst} for seed, n, o in rows]
             print_json("cross-check", runs=runs, equal=equal, alike=alike, shares=shares)
         else:
-            _show_comparison(found, shares)
+            _show_shares(sum(faults), len(found), shares)
+            click.echo(f"\nequal to the nanosecond: {equal} of {len(found)}")
+            click.echo(f"same outcome, generations and incidents: {alike} of {len(found)}")
+            for seed, one in zip(self.seeds, found, strict=True):
+                if not one.is_alike:
+                    click.echo(f"  seed {seed}: macro {_in_short(one.a)}, protocol {_in_short(one.b)}")
         is_red = alike < len(found) or max(one.worst for one in found) > EQUAL_TO
         sys.exit(3 if is_red else 0)
 
 
-def _shares(found: Sequence[Any]) -> dict[str, dict[str, float]]:
+def _shares(found: Sequence[Comparison]) -> dict[str, dict[str, float]]:
     """Return, for each bucket of time, its share in both modes and the largest difference of one seed."""
-    return {
-        bucket: {
-            "macro": _share([one.macro.spent for one in found], bucket),
-            "protocol": _share([one.protocol.spent for one in found], bucket),
-            "worst": max((one.difference(bucket) for one in found), key=abs),
-        }
-        for bucket in BUCKETS
-    }
+    sides = [[one.a for one in found], [one.b for one in found]]
+    shares = [{bucket: mean_share(outcomes, bucket) for bucket in BUCKETS} for outcomes in sides]
+    worst = {bucket: max((one.difference(bucket) for one in found), key=abs) for bucket in BUCKETS}
+    return {each: {"macro": shares[0][each], "protocol": shares[1][each], "worst": worst[each]} for each in BUCKETS}
 
 
-def _show_comparison(found: Sequence[Any], shares: dict[str, dict[str, float]]) -> None:
-    """Print the shares of time in both modes, and the seeds for which the modes disagree."""
+def _show_shares(faults: int, seeds: int, shares: dict[str, dict[str, float]]) -> None:
+    """Print the shares of time in both modes."""
     rows: list[tuple[str, ...]] = [("", "macro", "protocol", "difference", "worst")]
     for bucket, share in shares.items():
         macro, protocol = share["macro"], share["protocol"]
         if macro or protocol:
             rows.append((bucket, *(f"{100 * x:.4f} %" for x in (macro, protocol, macro - protocol, share["worst"]))))
-    click.echo(f"{len(found)} seeds, {sum(one.faults for one in found)} faults, in macro and in protocol mode\n")
+    click.echo(f"{seeds} seeds, {faults} faults, in macro and in protocol mode\n")
     click.echo("\n".join(table(rows)))
-    click.echo(f"\nequal to the nanosecond: {sum(one.is_equal for one in found)} of {len(found)}")
-    click.echo(f"same outcome, generations and incidents: {sum(one.is_alike for one in found)} of {len(found)}")
-    for one in found:
-        if not one.is_alike:
-            click.echo(f"  seed {one.seed}: macro {one.macro[:4]}, protocol {one.protocol[:4]}")
 
 
-def _summary(
-    scope: Any, seeds: Sequence[int], results: list[Any], cpu_s: float, rates: Sequence[str]
-) -> dict[str, Any]:
+def _in_short(one: Outcome) -> tuple[object, ...]:
+    return one.outcome, one.lasted_ns, *one.generations.values(), dict(one.causes)
+
+
+def _summary(scope: Scope, runs: Sequence[Outcome], cpu_s: float, rates: Sequence[str]) -> dict[str, Any]:
     """Return estimates over all runs, and the summary of each run with the keys of `flowdist simulate`.
 
     `cpu_s` is the CPU time of all runs in seconds. `rates` are the names of the rates, whose faults may be rare.
     """
-    load = scope.role.workload
+    load, results = scope.role.workload, [_result(one) for one in runs]
     restarts = sum(result.generations - 1 for result in results)
     between_ns = sum(result.now for result in results) / restarts if restarts else None
-    rarest = rarest_of(rates, [result.by_rate for result in results])
+    rarest = rarest_of(rates, [one.hits for one in runs])
     return {
-        "runs": [_run(scope, seed, result) for seed, result in zip(seeds, results, strict=True)],
-        "outcomes": dict(Counter(result.outcome or "unfinished" for result in results)),
+        "runs": [_run(scope, one.seed, _result(one)) for one in runs],
+        "outcomes": dict(Counter(one.outcome or "unfinished" for one in runs)),
         "estimates": {
             name: estimate([float(pick(result)) for result in results], rarest) for name, pick in ESTIMATES.items()
         },
@@ -212,8 +199,8 @@ def _summary(
             bucket: estimate([result.spent[bucket] / (sum(result.spent.values()) or 1) for result in results], rarest)
             for bucket in results[0].spent
         },
-        "seeds_needed": seeds_needed(len(results), rarest),
-        "no_interval": needed_text(len(results), rarest),
+        "seeds_needed": seeds_needed(len(runs), rarest),
+        "no_interval": needed_text(len(runs), rarest),
         "causes": _counts([result.causes for result in results], has_rates=bool(rates)),
         "faults_by_rate": _counts([result.by_rate for result in results], has_rates=bool(rates)),
         "between_s": _seconds(between_ns),
@@ -224,6 +211,12 @@ def _summary(
     }
 
 
+def _result(outcome: Outcome) -> MacroResult:
+    """Return what fast mode knows of a run besides."""
+    assert isinstance(outcome.result, MacroResult)
+    return outcome.result
+
+
 def _counts(counted: list[Counter[str]], *, has_rates: bool) -> dict[str, Any]:
     """Return the estimate of each number that the runs have counted, by its name. `has_rates`: it may be rare."""
     found = {name: [counts[name] for counts in counted] for name in sorted({key for each in counted for key in each})}
@@ -232,7 +225,7 @@ def _counts(counted: list[Counter[str]], *, has_rates: bool) -> dict[str, Any]:
     }
 
 
-ESTIMATES: dict[str, Callable[[Any], float]] = {
+ESTIMATES: dict[str, Callable[[MacroResult], float]] = {
     "goodput": lambda result: result.goodput,
     "days": lambda result: result.now / (24 * HOUR),
     "failures": lambda result: result.faults,
@@ -246,7 +239,7 @@ def _seconds(ns: float | None) -> float | None:
     return ns / 1e9 if ns is not None else None
 
 
-def _run(scope: Any, seed: int, result: Any) -> dict[str, Any]:
+def _run(scope: Scope, seed: int, result: MacroResult) -> dict[str, Any]:
     """Return the summary of the run of one seed."""
     counts = ("outcome", "generations", "charged", "step", "lost_steps", "unsaved_steps")
     figures = {key: getattr(result, key) for key in counts}
@@ -262,9 +255,3 @@ def _run(scope: Any, seed: int, result: Any) -> dict[str, Any]:
         "cordoned": result.cordoned,
         "time_s": {scope.role.name: {bucket: ns / 1e9 for bucket, ns in result.spent.items() if ns}},
     }
-
-
-def _share(all_spent: list[dict[Any, int]], bucket: str) -> float:
-    """Return the share of one bucket in the time of all runs, from 0 to 1."""
-    total = sum(sum(spent.values()) for spent in all_spent)
-    return sum(spent[bucket] for spent in all_spent) / total if total else 0.0

@@ -16,8 +16,9 @@ from flowdist.record.journal import FaultLine
 from flowdist.report.record.summary import summary_text
 from flowdist.report.record.trace import shown_lines, trace_lines
 from flowdist.sim.checks.expectations import unmet
+from flowdist.sim.experiment.experiment import Experiment
+from flowdist.sim.experiment.play import play
 from flowdist.sim.faults.unfired import unfired_texts
-from flowdist.sim.simulation import Simulation
 from flowdist.testing.sameness import difference, has_models, unlike_or
 
 if TYPE_CHECKING:
@@ -120,11 +121,10 @@ def _difference(result: Any) -> str | None:
         return None
     if not any(isinstance(line, FaultLine) for line in result.lines):
         return None
-    header = result.lines[0]
-    truth, again = (Simulation(header.graph, seed=header.seed, checks="paced") for _ in range(2))
-    nominal = truth.run(END_NS)
+    undisturbed = Experiment(result.lines[0].graph, until_ns=END_NS, seed=result.lines[0].seed)
+    nominal = play(undisturbed).exact
     broken = difference(nominal, result) if nominal.job.outcome == "succeeded" else None
     if broken is None:
         return None
-    broken = unlike_or(broken, nominal, again.run(END_NS))
+    broken = unlike_or(broken, nominal, play(undisturbed).exact)
     return f"{broken.property}: {broken.text}"

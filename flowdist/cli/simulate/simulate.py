@@ -13,22 +13,22 @@ from flowdist.cli.shared.common import load, show_problems, until_ns, verb, writ
 from flowdist.cli.shared.job_problems import problems_of_job
 from flowdist.cli.shared.options import FaultOptions, TopologyOptions, fault_options, gathered, topology_options
 from flowdist.cli.shared.simulated import ProgressLine
-from flowdist.cli.shared.workloads import with_workload_file, workload_option
+from flowdist.cli.shared.workloads import fields_set, times_of, workload_option
 from flowdist.cli.simulate.campaign import Campaign, CampaignOptions, campaign_options
 from flowdist.cli.simulate.demands import Demands, demand_options
 from flowdist.cli.simulate.macro import MacroOptions, MacroRun, macro_options
-from flowdist.cli.simulate.result import show_result
+from flowdist.cli.simulate.result import END_NS, show_result
 from flowdist.errors import FlowdistError
 from flowdist.faults.files import join_plans, plan_of_scenario
 from flowdist.faults.grammar import NOTHING, Plan
 from flowdist.faults.scenario import Scenario, check_expectations, load_scenario
-from flowdist.graph import HOUR, RoleGraph
 from flowdist.report.record.page import timeline_page
 from flowdist.report.record.timeline import timeline_of
 from flowdist.report.static.room import stranding
 from flowdist.sim.checks.liveness import end_ns, late
+from flowdist.sim.experiment.experiment import Experiment, of_topology
+from flowdist.sim.experiment.play import play
 from flowdist.sim.faults.injector import check_faults
-from flowdist.sim.simulation import Simulation, with_nodes
 from flowdist.sim.workers.collectives import with_collective
 from flowdist.sim.workers.start_ups import with_startup_spread
 
@@ -62,18 +62,14 @@ class OneRunOptions(NamedTuple):
 
 
 class _Job(NamedTuple):
-    """Topology, graph and faults to simulate, with seed and end (None: no limit), and the scenario if one is named.
+    """Topology of the command line as an experiment, and the scenario if one is named.
 
     `problems` are the warnings about all of that.
     """
 
     named: TopologyOptions
     scenario: Scenario | None
-    graph: RoleGraph
-    plan: Plan
-    seed: int
-    until_ns: int | None
-    arrival_ns: int = 0  # from the start of a node until its agent connects
+    experiment: Experiment
     problems: tuple[Problem, ...] = ()
     arguments: Arguments | None = None  # where the arguments of the topology stand
 
@@ -130,10 +126,10 @@ def command(
     seeds = campaign.chosen() if explores else ()
     job = _read_job(named, faults, one)
     if explores:
-        if job.plan != NOTHING:
+        if job.experiment.plan != NOTHING:
             help = "leave the others out, or --explore"
             raise FlowdistError("--explore and --seeds draw their own faults", help=help)
-        Campaign(job.graph, job.named, campaign, seeds, demands, one.full, one.collective).run()
+        Campaign(job.experiment.graph, job.named, campaign, seeds, demands, one.full, one.collective).run()
     if mode.is_macro:
         _simulate_macro(job, faults, one, campaign, demands, mode)
     _simulate(job, one, demands)
@@ -199,21 +195,18 @@ def _read_job(named: TopologyOptions, faults: FaultOptions, one: OneRunOptions) 
         seed = scenario.seed if seed is None else seed
         until = until or scenario.until
     loaded = load(named)
-
-    graph, arrival_ns = loaded.graph, 0
-    if one.workload_file is not None:
-        graph, calibration = with_workload_file(graph, one.workload_file, named.sets)
-        arrival_ns = calibration.arrival_ns or 0
-    graph = with_startup_spread(with_collective(with_nodes(graph), one.collective or ""), one.startup_spread)
+    times = times_of(one.workload_file, loaded.graph) if one.workload_file is not None else None
+    experiment = of_topology(loaded.graph, NOTHING, times, keep=fields_set(named.sets))
+    graph = with_startup_spread(with_collective(experiment.graph, one.collective or ""), one.startup_spread)
     if scenario is not None:
         check_expectations(path, scenario.expect, graph)
     plan = join_plans([*plans, faults.plan()])
     more = problems_of_job(loaded, graph, plan)
     if not named.as_json:
         show_problems(more)
-    problems = (*loaded.warnings, *more)
-    end_ns = _end_ns(until)
-    return _Job(named, scenario, graph, plan, seed or 0, end_ns, arrival_ns, problems, loaded.arguments)
+    problems, end_ns = (*loaded.warnings, *more), until_ns(until, "30s, 1m30s or 2h")
+    experiment = experiment._replace(graph=graph, plan=plan, until_ns=end_ns, seed=seed or 0, schedule=one.schedule)
+    return _Job(named, scenario, experiment, problems, loaded.arguments)
 
 
 def _from_scenario(path: Path, scenario: Scenario, named: TopologyOptions) -> TopologyOptions:
@@ -239,18 +232,6 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     return pairs
 
 
-def _end_ns(until: str | None) -> int | None:
-    """Return the end of a simulation in nanoseconds; None without --until.
-
-    Raises:
-        FlowdistError: The text is no duration, or is 0.
-    """
-    end_ns = until_ns(until)
-    if end_ns == 0:
-        raise FlowdistError(f"--until {until}: nothing happens before that time", help="write 30s, 1m30s or 2h")
-    return end_ns
-
-
 def _simulate_macro(
     job: _Job,
     faults: FaultOptions,
@@ -273,11 +254,11 @@ def _simulate_macro(
     for name, is_given in refused.items():
         if is_given:
             raise FlowdistError(f"{name} not for --macro", help="leave it out, or --macro")
-    seeds = campaign.chosen() if campaign.seeds is not None else [job.seed]
-    check_faults(job.plan, job.graph)
+    seeds = campaign.chosen() if campaign.seeds is not None else [job.experiment.seed]
+    check_faults(job.experiment.plan, job.experiment.graph)
     words = [*one.words(), *faults.words()]
     words = [*([job.named.target] if job.named.target is not None else []), *job.named.words(), *words]
-    run = MacroRun(job.graph, job.plan, seeds, job.until_ns, job.named.as_json, words, job.arguments)
+    run = MacroRun(job.experiment, seeds, job.named.as_json, words, job.arguments)
     if mode.cross_check:
         run.cross_check()
     run.run(Path(one.trace_file) if one.trace_file is not None else None)
@@ -285,26 +266,22 @@ def _simulate_macro(
 
 def _simulate(job: _Job, one: OneRunOptions, demands: Demands) -> None:
     """Run the simulation, write its files, show it, and exit with its exit code."""
-    check_faults(job.plan, job.graph)
-    if job.scenario is None and not job.named.as_json and (note := stranding(job.plan, job.graph)):
+    experiment, plan = job.experiment, job.experiment.plan
+    check_faults(plan, experiment.graph)
+    if job.scenario is None and not job.named.as_json and (note := stranding(plan, experiment.graph)):
         click.echo(f"warning: {note}", err=True)
     properties = demands.properties(job.named)
     with ProgressLine(quiet=job.named.as_json) as progress:
-        end_ns = job.until_ns or (_liveness_end_ns(job.graph, job.plan) if demands.live else None)
-        options: dict[str, Any] = {"seed": job.seed, "schedule": one.schedule, "properties": properties}
-        options["arrival_ns"] = job.arrival_ns
-        result = Simulation(job.graph, job.plan, checks="paced", tell=progress.tell, **options).run(end_ns)
+        if experiment.until_ns is None and demands.live:
+            usual = play(Experiment(experiment.graph, until_ns=END_NS))
+            experiment = experiment._replace(until_ns=end_ns(experiment.graph, plan, usual.lasted_ns))
+        result = play(experiment, tell=progress.tell, properties=properties).exact
     write_trace(one.trace_file, result.lines)
     if one.html_file is not None:
         _draw(result, Path(one.html_file))
     broken = [f"{which}: {text}" for which, text in demands.bounds.broken(result)]
-    broken += _stuck(result, job.plan) if demands.live else []
+    broken += _stuck(result, plan) if demands.live else []
     show_result(result, job.scenario, one.until, job.named.as_json, one.full, broken, job.problems)
-
-
-def _liveness_end_ns(graph: RoleGraph, plan: Plan) -> int:
-    """Return the time (ns) by which a job that makes progress has ended, computed from a run without faults."""
-    return end_ns(graph, plan, Simulation(graph, checks="paced").run(1000 * HOUR).now)
 
 
 def _stuck(result: Any, plan: Plan) -> list[str]:

@@ -20,7 +20,7 @@ from flowdist.control.protocol.events import (
     TimePassed,
 )
 from flowdist.record.accounts import Bucket, Spent
-from flowdist.record.journal import Header, Line, Record
+from flowdist.record.journal import AccountLine, Header, Line, Record
 from flowdist.record.replay import Replay
 from flowdist.report.record.spending import time_of
 
@@ -57,7 +57,8 @@ def count_alike(
         return
     replay = Replay(header, strict=True)
     for line in lines:
-        replay.hear(line, counted_as=_as_reported(line, not_reported))
+        if not isinstance(line, AccountLine):  # a run has no such accounts
+            replay.hear(line, counted_as=_as_reported(line, not_reported))
     counted = replay.sheet.spent()
     told = {name: counted[name] if name in silent else buckets for name, buckets in spent.items()}
     summary |= {**time_of(header.graph, told), "not_reported": {name: not_reported[name] for name in silent}}

@@ -13,29 +13,22 @@ import msgspec
 from msgspec import to_builtins
 
 from flowdist.control.protocol.events import ControllerStarted
-from flowdist.record.journal import FaultLine, Header, Line, Record, UnsavedLine, digest, encode_line
+from flowdist.record.journal import AccountLine, FaultLine, Header, Line, Record, UnsavedLine, digest, encode_line
+from flowdist.record.reader import WholeRecord
 from flowdist.report.record.trace import event_lines
 from flowdist.text.printable import joined
 
-What = Literal["", "event", "fault", "unsaved", "time", "decision", "end"]
+What = Literal["", "event", "fault", "unsaved", "account", "time", "decision", "end"]
 _WORDS: dict[What, str] = {
     "event": "something else happens",
     "fault": "one of them has another fault, or none",
     "unsaved": "one of them has another checkpoint that is not saved, or none",
+    "account": "their time went elsewhere",
     "time": "the same happens at another time",
     "decision": "the same happens, and the decision differs",
     "end": "one of them ends here",
 }
 TEXT_MAX = 240
-
-
-class Side(NamedTuple):
-    """One of the two records that are compared, under the name that is shown for it."""
-
-    name: str
-    header: Header
-    lines: Sequence[Line]  # without the header
-    is_kept: bool = True  # whether there is a file of that name
 
 
 class Divergence(NamedTuple):
@@ -45,8 +38,8 @@ class Divergence(NamedTuple):
     `what` is the kind of the difference, and empty for none.
     """
 
-    a: Side
-    b: Side
+    a: WholeRecord
+    b: WholeRecord
     at: int
     what: What
     headers: list[str]  # the differences of the headers, in words
@@ -57,7 +50,7 @@ class Divergence(NamedTuple):
         return not self.what
 
 
-def divergence(a: Side, b: Side, *, times: bool = True) -> Divergence:
+def divergence(a: WholeRecord, b: WholeRecord, *, times: bool = True) -> Divergence:
     """Compare two records, and return the first difference of their lines, and all differences of their headers.
 
     Args:
@@ -77,6 +70,8 @@ def divergence(a: Side, b: Side, *, times: bool = True) -> Divergence:
 def _what(one: Line, other: Line, times: bool) -> What:
     """Return the kind of the difference between two lines at the same place; empty if they are the same."""
     (kind, content), (other_kind, other_content) = _content(one), _content(other)
+    if "account" in (kind, other_kind):
+        return "end" if kind != other_kind else "account" if times and one != other else ""
     if kind != other_kind:
         return "fault" if "fault" in (kind, other_kind) else "unsaved"
     if content != other_content:
@@ -98,8 +93,8 @@ def _content(line: Line) -> tuple[What, Any]:
             return "fault", (line.spec, line.target)
         case UnsavedLine():
             return "unsaved", line.text
-        case Header():
-            return "", None
+        case Header() | AccountLine():
+            return "account" if isinstance(line, AccountLine) else "", None
 
 
 def _time(line: Line) -> int:
@@ -149,7 +144,7 @@ def divergence_of(found: Divergence, context: int) -> dict[str, Any]:
     }
 
 
-def _side(side: Side, at: int, context: int) -> dict[str, Any]:
+def _side(side: WholeRecord, at: int, context: int) -> dict[str, Any]:
     """Return one record's part of the result: the line at the index `at`, its reason and the lines after it."""
     encoded = [encode_line(line) for line in (side.header, *side.lines)]
     return {
@@ -162,7 +157,7 @@ def _side(side: Side, at: int, context: int) -> dict[str, Any]:
     }
 
 
-def reason_at(side: Side, at: int) -> str:
+def reason_at(side: WholeRecord, at: int) -> str:
     """Return why a record has the line at the index `at`: the controller's reason, or the fault or unsaved checkpoint.
 
     If that line says nothing, the result is the last text before it, introduced as such. Beyond the end, that of the
@@ -182,12 +177,13 @@ def reason_at(side: Side, at: int) -> str:
     return "no decision so far"
 
 
-def divergence_text(found: Divergence, context: int) -> str:
+def divergence_text(found: Divergence, context: int, *, is_kept: bool = True) -> str:
     """Return the result of a comparison for people: what is the same, and both sides where they differ.
 
     Args:
         found: What `divergence` returned.
         context: The number of lines shown before and after the first that differs.
+        is_kept: Whether there is a file of the name of the first record.
     """
     a, b = found.a, found.b
     lines = []
@@ -209,7 +205,7 @@ def divergence_text(found: Divergence, context: int) -> str:
     if found.what not in ("", "end"):
         lines += ["", "what differs (A / B):"]
         lines += [f"  {text}" for text in _differences(to_builtins(a.lines[found.at]), to_builtins(b.lines[found.at]))]
-    if a.is_kept:
+    if is_kept:
         step = max((line.n for line in a.lines[: found.at] if isinstance(line, Record)), default=0)
         lines += ["", f"the state before that: flowdist replay {a.name} --step {step}"]
     return joined(lines)

@@ -18,7 +18,7 @@ from flowdist.control.protocol import effects as fx
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
 from flowdist.graph.roles import RoleKind
-from flowdist.record.journal import FaultLine, Header, Line, Record, UnsavedLine
+from flowdist.record.journal import AccountLine, FaultLine, Header, Line, Record, UnsavedLine
 from flowdist.record.reader import JOURNAL
 from flowdist.record.replay import Replay
 from flowdist.record.work_segments import ClosedSegment
@@ -199,13 +199,15 @@ class _Builder:
         self._because: dict[int, None] = {}  # numbers of events that ended an attempt
 
     def note_other(self, line: Line) -> None:
-        """Add a line that is no event: a fault, or a checkpoint that was not completed."""
+        """Add a line that is no event: a fault, a checkpoint that was not completed, or the end of a trace."""
         self._replay.hear(line)
         if isinstance(line, FaultLine):
             self.timeline.faults.append(line)
             self.timeline.end_ns = max(self.timeline.end_ns, line.t_ns)
         elif isinstance(line, UnsavedLine):
             self.note_unsaved(line)
+        elif isinstance(line, AccountLine):
+            self.timeline.end_ns = max(self.timeline.end_ns, line.t_ns)
 
     def hear(self, line: Record) -> bool:
         """Add one event to the timeline, and return whether it replays; one that does not is not added.
@@ -353,11 +355,22 @@ class _Builder:
         sheet = self._replay.sheet
         self._curves.close(self.timeline.end_ns)
         self.timeline.lost_ns, self.timeline.unsaved_ns = sheet.unkept("lost work"), sheet.unkept("unsaved at the end")
+        if sheet.told is not None:
+            self._note_unkept(sheet.told)
+            return
         for segment, attempts in self._worked:
             if segment.unkept_ns is not None:
                 for attempt in attempts:
                     attempt.lost_from_ns, attempt.lost_to_ns = segment.unkept_ns
                     attempt.is_unsaved = segment.unkept == "unsaved at the end"
+
+    def _note_unkept(self, told: AccountLine) -> None:
+        """Record the work that a simulation has not kept, as work of all members of the generation."""
+        for work in told.unkept:
+            for attempt in self.timeline.attempts:
+                if (attempt.world, attempt.generation) == (work.world, work.generation):
+                    attempt.lost_from_ns, attempt.lost_to_ns = work.until_ns - work.ns, work.until_ns
+                    attempt.is_unsaved = work.is_unsaved
 
 
 def _how(event: ev.Event, attempt: Attempt, replica: Replica, kind: RoleKind) -> How:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from flowdist.control.protocol.effects import Decided, FinishJob, StartReplica
 from flowdist.control.protocol.events import CheckpointOffered, ReplicaExited
-from flowdist.record.journal import FaultLine, Header, Line, Record, UnsavedLine
+from flowdist.record.journal import AccountLine, FaultLine, Header, Line, Record, UnsavedLine
 from flowdist.text.printable import one_line
 
 STAMP = 12  # characters of the time that lines begin with
@@ -32,7 +32,7 @@ def _rows(line: Line) -> Iterator[tuple[str, bool]]:
             yield one_line(f"{stamp(line.t_ns)}  !! {line.text}"), True
         case Record():
             yield from ((one_line(f"{stamp(line.t_ns)}  {text}"), is_loud) for text, is_loud in _texts(line))
-        case Header():
+        case Header() | AccountLine():
             pass
 
 

@@ -22,17 +22,13 @@ class Macro:
         scope: What `scope_of` made of the topology and the plan.
         plan: The faults at a time and the rates, which `scope_of` has accepted.
         seed: Draws the faults of the rates, and the start-up times; 0 has nominal start-up times.
-        fault_seed: Draws the faults of the rates instead of `seed`.
         tell: Called at each change with the time in ns, what it is (`fault`, `gone`, `joined`, `incident`, `forms`,
             `ends`), a name (of the fault's target, the node, the kind of incident, the generation, the outcome), and a
             line of text. For a fault that line is the fault.
     """
 
-    def __init__(
-        self, scope: Scope, plan: Plan, *, seed: int = 0, fault_seed: int | None = None, tell: Tell | None = None
-    ) -> None:
-        drawn_by = seed if fault_seed is None else fault_seed
-        arrivals = Arrivals(plan.rates, scope.graph, scope.nodes, drawn_by, plan.starts)
+    def __init__(self, scope: Scope, plan: Plan, *, seed: int = 0, tell: Tell | None = None) -> None:
+        arrivals = Arrivals(plan.rates, scope.graph, scope.nodes, seed, plan.starts)
         job = self._job = Job(scope, seed=seed, arrivals=arrivals, tell=tell)
         self.result = job.result
         for add in plan.adds:

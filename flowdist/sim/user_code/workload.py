@@ -14,11 +14,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import NamedTuple
 
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import RoleSpec
 from flowdist.sim.user_code.steps import Done, Steps
+
+
+class Loss(NamedTuple):
+    """Work of a generation that has to be done again, in ns, and when it was lost; negative: it is kept after all."""
+
+    at_ns: int
+    ns: int
+    generation: int
+
 
 EVEN = Fraction(1)  # the factor of a member or a disk that takes as long as its workload says
 
@@ -57,10 +67,12 @@ class WorldModel:
     up: dict[ReplicaId, None] = field(default_factory=dict)  # members that have started up
     begun_ns: int | None = None  # when the last member of this generation had started up; None: not yet, or halted
     lost_ns: int = 0  # nominal time of `lost_steps`, for one worker
-    losses: list[tuple[int, int]] = field(default_factory=list)  # the parts of `lost_ns`: when, and how much
+    losses: list[Loss] = field(default_factory=list)  # the parts of `lost_ns`
     offered: int = 0  # complete checkpoints of this generation
     lost_steps: int = 0  # steps that were done and have to be done again, by all generations so far
     unsaved_steps: int = 0  # steps that no checkpoint had at the end of the job, or of the simulation
+    ended_ns: int = 0  # when the work of the last generation ended
+    ended: int = 0  # that generation
     in_memory: int = 0  # the step that the members of the last generation had reached
     has_memory: bool = False  # a worker of this generation was suspended, and has that step in memory
     cold: dict[ReplicaId, None] = field(default_factory=dict)  # members of this generation in which a process is new
@@ -126,7 +138,7 @@ class WorldModel:
             self._kept += found
             self.lost_steps -= found
             self.lost_ns -= found * self.steps.ns
-            self.losses[-1] = (self.losses[-1][0], self.losses[-1][1] - found * self.steps.ns)
+            self.losses[-1] = self.losses[-1]._replace(ns=self.losses[-1].ns - found * self.steps.ns)
         self.saved.append(step)
         return found > 0
 
@@ -258,6 +270,7 @@ class WorldModel:
         if self.begun_ns is None:
             return
         self.in_memory = self._kept = self.step_at(now)
+        self.ended_ns, self.ended = now, self.generation
         if is_over:
             self.note_unsaved(now)
         else:
@@ -275,7 +288,7 @@ class WorldModel:
         if steps:
             self.lost_steps += steps
             self.lost_ns += steps * self.steps.ns
-            self.losses.append((now, steps * self.steps.ns))
+            self.losses.append(Loss(now, steps * self.steps.ns, self.ended))
 
     def _step_ns(self) -> int:
         """Return the time of a step, in ns, in the size that this generation has. It has members."""
@@ -287,6 +300,7 @@ class WorldModel:
         """Record how many steps no checkpoint has at the end of the work; nothing if no generation works."""
         if self.begun_ns is not None:
             self.unsaved_steps = max(0, self.step_at(now) - self.durable)
+            self.ended_ns, self.ended = now, self.generation
 
     def stall(self, why: str, now: int, *, for_member: bool = False) -> None:
         """Add a reason to wait: the world does no step until `resume` removes it.

@@ -16,10 +16,11 @@ two that fail none is better: to fail later is no gain.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from difflib import SequenceMatcher
 from itertools import combinations
 from typing import NamedTuple
 
+from flowdist.sim.experiment.compare import compare
+from flowdist.sim.experiment.outcome import Outcome
 from flowdist.sim.why.causes import Cause
 
 SMALL = 0.001  # the share of the job's length that a cause has to cost to be named
@@ -27,25 +28,7 @@ UNEXPLAINED = 0.25  # the share of the whole cost that may be left unexplained b
 PLAYS_MAX = 240  # simulations; half of them may be of pairs
 
 
-class End(NamedTuple):
-    """How a job ended.
-
-    `outcome` is None if the job did not end, and `reason` says why it failed or what it waits for. `incidents` has kind
-    and root of each incident, in their order.
-    """
-
-    outcome: str | None
-    lasted_ns: int
-    reason: str = ""
-    incidents: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def is_good(self) -> bool:
-        """Return whether the job succeeded."""
-        return self.outcome == "succeeded"
-
-
-Play = Callable[[Sequence[Cause]], End]
+Play = Callable[[Sequence[Cause]], Outcome]
 
 
 class Counterfactual(NamedTuple):
@@ -55,7 +38,7 @@ class Counterfactual(NamedTuple):
     """
 
     removed: tuple[Cause, ...]
-    end: End
+    end: Outcome
     is_enough: bool = False
 
 
@@ -74,8 +57,8 @@ class Answer(NamedTuple):
         n_kept: Number of causes of the last set that were not put back, so that a smaller set may do.
     """
 
-    again: End
-    calm: End
+    again: Outcome
+    calm: Outcome
     causes: tuple[Counterfactual, ...]
     n_causes: int
     n_pairs: int = 0
@@ -84,16 +67,11 @@ class Answer(NamedTuple):
     n_kept: int = 0
 
 
-def saved_ns(again: End, end: End) -> int:
-    """Return by how many ns a job ends earlier that succeeds in both cases; 0 if it does not."""
-    return again.lasted_ns - end.lasted_ns if again.is_good and end.is_good else 0
-
-
-def is_better(again: End, end: End) -> bool:
+def is_better(again: Outcome, end: Outcome) -> bool:
     """Return whether a counterfactual is better: it alone succeeds, or it saves more than a small share of the time."""
     if not again.is_good:
         return end.is_good
-    return saved_ns(again, end) > SMALL * again.lasted_ns
+    return compare(again, end).saved_ns > SMALL * again.lasted_ns
 
 
 def search(causes: Sequence[Cause], play: Play, plays_max: int = PLAYS_MAX) -> Answer:
@@ -113,7 +91,7 @@ def search(causes: Sequence[Cause], play: Play, plays_max: int = PLAYS_MAX) -> A
     if _is_open(again, calm, found):
         pairs = sorted(combinations(harm, 2), key=_apart_ns)
         n_pairs = min(len(pairs), once.left, plays_max // 2)
-        saved = {one.removed[0]: max(0, saved_ns(again, one.end)) for one in singles}
+        saved = {one.removed[0]: max(0, compare(again, one.end).saved_ns) for one in singles}
         together = [Counterfactual(pair, once(pair)) for pair in pairs[:n_pairs]]
         found += [pair for pair in together if _needs_both(again, calm, saved, pair)]
         if _is_open(again, calm, found):
@@ -142,7 +120,7 @@ class _Once:
 
     def __init__(self, play: Play, plays_max: int) -> None:
         self._play, self._plays_max = play, plays_max
-        self._ends: dict[frozenset[Cause], End] = {}
+        self._ends: dict[frozenset[Cause], Outcome] = {}
 
     @property
     def left(self) -> int:
@@ -153,20 +131,20 @@ class _Once:
         """Return whether the end without these causes is known, or may be played."""
         return self.left > 0 or frozenset(removed) in self._ends
 
-    def __call__(self, removed: Sequence[Cause]) -> End:
+    def __call__(self, removed: Sequence[Cause]) -> Outcome:
         key = frozenset(removed)
         if key not in self._ends:
             self._ends[key] = self._play(tuple(removed))
         return self._ends[key]
 
 
-def _is_open(again: End, calm: End, found: Sequence[Counterfactual]) -> bool:
+def _is_open(again: Outcome, calm: Outcome, found: Sequence[Counterfactual]) -> bool:
     """Return whether the counterfactuals found so far leave open why the job did not end as without any harm."""
     if not is_better(again, calm):
         return False
     if not again.is_good:
         return not any(one.end.is_good for one in found)
-    return sum(saved_ns(again, one.end) for one in found) < (1 - UNEXPLAINED) * saved_ns(again, calm)
+    return sum(compare(again, one.end).saved_ns for one in found) < (1 - UNEXPLAINED) * compare(again, calm).saved_ns
 
 
 def _apart_ns(pair: tuple[Cause, Cause]) -> int:
@@ -174,7 +152,7 @@ def _apart_ns(pair: tuple[Cause, Cause]) -> int:
     return abs((pair[0].at_ns or 0) - (pair[1].at_ns or 0))
 
 
-def _needs_both(again: End, calm: End, saved: dict[Cause, int], pair: Counterfactual) -> bool:
+def _needs_both(again: Outcome, calm: Outcome, saved: dict[Cause, int], pair: Counterfactual) -> bool:
     """Return whether a pair is better than each of its causes alone, by a good part of the whole cost.
 
     Args:
@@ -184,12 +162,12 @@ def _needs_both(again: End, calm: End, saved: dict[Cause, int], pair: Counterfac
     """
     if not again.is_good or not is_better(again, pair.end):
         return is_better(again, pair.end)
-    more = saved_ns(again, pair.end) - sum(saved[cause] for cause in pair.removed)
-    return more > UNEXPLAINED * saved_ns(again, calm)
+    more = compare(again, pair.end).saved_ns - sum(saved[cause] for cause in pair.removed)
+    return more > UNEXPLAINED * compare(again, calm).saved_ns
 
 
 def _smallest(
-    again: End, calm: End, harm: Sequence[Cause], once: _Once, found: Sequence[Counterfactual]
+    again: Outcome, calm: Outcome, harm: Sequence[Cause], once: _Once, found: Sequence[Counterfactual]
 ) -> tuple[list[Counterfactual], int]:
     """Return a set of causes that explains the end and from which none can be put back; nothing if it is known.
 
@@ -207,18 +185,3 @@ def _smallest(
         if not _is_open(again, calm, [Counterfactual(fewer, without)]):
             gone, end = fewer, without
     return [] if any(one.removed == gone for one in found) else [Counterfactual(gone, end)], n_kept
-
-
-def matches(one: End, other: End) -> dict[int, int]:
-    """Return the incidents that two ends have in common: position in `other` by position in `one`, from 0.
-
-    Incidents of the same kind and root, in the same order, are the same.
-    """
-    blocks = SequenceMatcher(None, one.incidents, other.incidents, autojunk=False).get_matching_blocks()
-    return {block.a + i: block.b + i for block in blocks for i in range(block.size)}
-
-
-def gone(again: End, end: End) -> list[int]:
-    """Return the numbers, from 1, of the incidents that a counterfactual does not have."""
-    common = matches(again, end)
-    return [number + 1 for number in range(len(again.incidents)) if number not in common]

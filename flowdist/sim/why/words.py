@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from flowdist.faults.grammar import Fault, Scale, When
 from flowdist.graph import format_duration
 from flowdist.sim.calibration.distribution import rounded
+from flowdist.sim.experiment.compare import compare
+from flowdist.sim.experiment.outcome import Outcome
 from flowdist.sim.why.causes import Cause
-from flowdist.sim.why.search import Counterfactual, End, saved_ns
+from flowdist.sim.why.search import Counterfactual
 
 # What happened to {target}, by kind of fault; {arg} is its argument. A kill is named by its target.
 WORDS = {
@@ -83,13 +85,13 @@ def _event_words(when: When) -> str:
     return f"the first {'start' if when.event == 'start' else 'readiness'} of {when.role}"
 
 
-def end_words(end: End) -> str:
+def end_words(end: Outcome) -> str:
     """Return how a job ended: `succeeded after 10m`, `failed after 2m (reason)`."""
     reason = f" ({end.reason})" if end.reason and not end.is_good else ""
     return f"{end.outcome or 'unfinished'} after {time_words(end.lasted_ns)}{reason}"
 
 
-def sentence(again: End, one: Counterfactual) -> str:
+def sentence(again: Outcome, one: Counterfactual) -> str:
     """Return what a counterfactual changes, as a sentence.
 
     Args:
@@ -105,7 +107,7 @@ def sentence(again: End, one: Counterfactual) -> str:
     return f"{text} {alone} enough to prevent that."
 
 
-def difference_words(again: End, end: End) -> str:
+def difference_words(again: Outcome, end: Outcome) -> str:
     """Return what a job would do otherwise: `have ended 41m earlier, after 1h2m`."""
     if end.is_good and not again.is_good:
         return f"have succeeded, after {time_words(end.lasted_ns)}"
@@ -113,7 +115,7 @@ def difference_words(again: End, end: End) -> str:
         kind = "have failed" if end.outcome == "failed" else "not have ended"
         when = f", after {time_words(end.lasted_ns)}{f': {end.reason}' if end.reason else ''}"
         return f"{kind}{' all the same' * (not again.is_good)}{when}"
-    saved = saved_ns(again, end)
+    saved = compare(again, end).saved_ns
     if not saved:
         return "have ended at the same time"
     return (

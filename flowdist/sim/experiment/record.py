@@ -1,69 +1,80 @@
-"""Reconstruction of a recorded job for the simulator: its faults as a plan, and its work as workloads.
+"""The experiment of a recorded job: its faults as a plan, and its work as workloads.
 
 The journal of a run holds what came from outside (a worker that failed, a node that was lost, an order of the operator)
-and the decisions about it. The reconstruction keeps only what came from outside. In the simulation the controller
+and the decisions about it. The reconstruction keeps only what came from outside. In the experiment the controller
 decides anew, under the same policies or others. Faults keep the times of the run, whatever the simulated job does then.
+
+The trace of a simulation has more: the faults as they were given, the seed, and the workloads in its graph. Its
+experiment is the same job, to the nanosecond.
 """
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import NamedTuple
-
-import msgspec
+from collections.abc import Sequence
 
 from flowdist.control.job.facts import Incident
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.ids import NodeName
 from flowdist.faults.files import parse_plan
-from flowdist.faults.grammar import Plan
-from flowdist.graph import SECOND, RoleGraph, WorkloadSpec
+from flowdist.faults.grammar import ORDERS, Plan, parse_fault
+from flowdist.graph import MINUTE, SECOND, WorkloadSpec
 from flowdist.graph.roles import GROUP_TIMEOUTS_NS
-from flowdist.record.journal import FaultLine, Header, Line, Record
+from flowdist.record.journal import AccountLine, FaultLine, Header, Line, Record
 from flowdist.record.replay import Replay
 from flowdist.sim.calibration.calibration import calibrate, calibrated
 from flowdist.sim.calibration.observe import observe
 from flowdist.sim.engine.controller import TAKE_OVER_NS
 from flowdist.sim.engine.machines import PROOF_NS
 from flowdist.sim.engine.network import LATENCY_NS
-from flowdist.sim.simulation import Simulation
+from flowdist.sim.experiment.experiment import NO_ARRIVALS, Experiment, Gaps
+from flowdist.sim.simulation import with_nodes
+
+# Kinds of faults that slow a job down, or damage what it has saved, and need not make anything fail.
+WITHOUT_EVENT = (
+    *("slow", "pause", "disk-full", "slow-checkpoint", "torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint"),
+    *("partition", "cut-to", "delay", "drop", "duplicate", "reorder", "flap"),
+)
 
 
-class Reconstructed(NamedTuple):
-    """Everything that came from outside the controller in a recorded job, as input of a simulation.
+def of_record(header: Header, lines: Sequence[Line]) -> Experiment:
+    """Return the experiment of a recorded job. A record without the id of a run is that of a simulation.
 
-    `plan` has the faults and the orders of the operator. `arrivals` has, by declared node, the time in ns at which its
-    first agent connected; nodes whose agents never did are left out. `workloads` are by role, measured where the record
-    allows it. `left_out` has a line of text for each thing that happened and that the simulation does not repeat, and
-    `guesses`, by role, such lines about how the steps of a role are played. `untold` are the roles whose workers do not
-    report the time of saving; it was measured all the same. `endless` are the primary tasks of a real run whose number
-    of steps is known neither from the record nor from the topology. `unrestarted` are the roles whose warm start is
-    known neither from the record, in which each start was the first on its node, nor from the topology.
+    Args:
+        header: The header of the record.
+        lines: The other lines, in order.
+
+    Raises:
+        BadLine: A line cannot be replayed.
+        FaultError: A fault of a trace cannot be read.
     """
+    found = reconstruct(header, lines)
+    if header.run_id:
+        left_out = (*found.gaps.left_out, *_unseen(found.plan, lines))
+        return found._replace(gaps=found.gaps._replace(left_out=left_out))
+    arrival_ns = min(found.arrivals.values(), default=0)  # later ones are effects of faults
+    schedule = header.options.get("schedule", "")
+    is_told = bool(lines) and isinstance(lines[-1], AccountLine)
+    return Experiment(
+        with_nodes(header.graph),
+        _as_given(found.plan, lines, arrival_ns),
+        seed=header.seed,
+        schedule=int(schedule) if schedule.isdecimal() else 0,
+        arrivals=NO_ARRIVALS,
+        arrival_ns=arrival_ns,
+        gaps=Gaps(untold=() if is_told else found.gaps.untold),  # the trace has each fault, and all times
+    )
 
-    plan: Plan
-    arrivals: dict[NodeName, int]
-    workloads: dict[str, WorkloadSpec]
-    left_out: tuple[str, ...]
-    untold: tuple[str, ...] = ()
-    guesses: Mapping[str, tuple[str, ...]] = MappingProxyType({})
-    endless: tuple[str, ...] = ()
-    unrestarted: tuple[str, ...] = ()
 
-    @property
-    def omitted(self) -> tuple[str, ...]:
-        """Return a line of text for each thing that the simulation does not repeat."""
-        return (*self.left_out, *(text for texts in self.guesses.values() for text in texts))
-
-
-def reconstruct(header: Header, lines: Sequence[Line]) -> Reconstructed:
-    """Return the faults, orders, arrivals of nodes and workloads that a record shows: see `Reconstructed`.
+def reconstruct(header: Header, lines: Sequence[Line]) -> Experiment:
+    """Return the experiment that the events of a record show: faults, orders, arrivals of nodes, and measured times.
 
     Args:
         header: The header of the record; its graph describes the cluster.
         lines: The other lines, in order.
+
+    Raises:
+        BadLine: A line cannot be replayed.
     """
     found = _Reconstruction(header)
     for line in lines:
@@ -72,37 +83,59 @@ def reconstruct(header: Header, lines: Sequence[Line]) -> Reconstructed:
     texts = sorted(found.faults, key=lambda fault: fault[0])  # stable: faults of one time stay in order
     plan = parse_plan([text for _, text in texts], found.scales, found.adds, found.drains)
     times = calibrate([observe(header, lines)])
-    workloads = {role.name: role.workload for role in calibrated(header.graph, times).roles}
-    guesses = {name: role.silent for name, role in times.roles.items() if role.silent}
-    untold = tuple(name for name, role in times.roles.items() if not role.tells_saving)
+    graph = calibrated(header.graph, times)
     unknown = [role for role in header.graph.roles if role.primary and times.roles[role.name].length == "unknown"]
-    endless = tuple(role.name for role in unknown if header.run_id and role.workload.steps == WorkloadSpec().steps)
     first = [name for name, role in times.roles.items() if header.run_id and not role.tells_restarts]
-    unrestarted = tuple(name for name in first if workloads[name].warm_startup_ns is None)
-    return Reconstructed(plan, found.arrivals, workloads, tuple(found.left_out), untold, guesses, endless, unrestarted)
-
-
-def let_arrive(simulation: Simulation, arrivals: Mapping[NodeName, int]) -> Simulation:
-    """Set when the agents of nodes connect first, and return the simulation.
-
-    Args:
-        simulation: One that has not run yet; it is changed.
-        arrivals: Virtual times in ns, by node. Nodes that the simulation does not have are ignored. The agents of nodes
-            that are not named connect at the start.
-    """
-    for name, at in arrivals.items():
-        if name in simulation.nodes:
-            simulation.nodes[name].comes_at_ns = at
-    return simulation
-
-
-def with_workloads(graph: RoleGraph, workloads: dict[str, WorkloadSpec]) -> RoleGraph:
-    """Return a copy of the graph in which the named roles have these workloads. The other roles keep their own."""
-    roles = tuple(
-        msgspec.structs.replace(role, workload=workloads[role.name]) if role.name in workloads else role
-        for role in graph.roles
+    gaps = Gaps(
+        tuple(found.left_out),
+        guesses={name: role.silent for name, role in times.roles.items() if role.silent},
+        untold=tuple(name for name, role in times.roles.items() if not role.tells_saving),
+        endless=tuple(r.name for r in unknown if header.run_id and r.workload.steps == WorkloadSpec().steps),
+        unrestarted=tuple(name for name in first if graph.role(name).workload.warm_startup_ns is None),
     )
-    return msgspec.structs.replace(graph, roles=roles)
+    return Experiment(with_nodes(graph), plan, arrivals=found.arrivals, gaps=gaps)
+
+
+def _unseen(plan: Plan, lines: Sequence[Line]) -> list[str]:
+    """Return a text for each fault that a run injected and that left no event from which it could be reconstructed.
+
+    A fault that did leave one is in the plan at about the same time.
+    """
+    seen = [(fault.target, fault.when.at_ns or 0) for fault in plan.faults]
+
+    def is_seen(line: FaultLine) -> bool:
+        return any(line.hit.partition(".")[0] == target and abs(line.t_ns - at) < MINUTE for target, at in seen)
+
+    hits = [line for line in lines if isinstance(line, FaultLine) and parse_fault(line.spec).kind in WITHOUT_EVENT]
+    specs = dict.fromkeys(line.spec for line in hits if not is_seen(line))
+    return [f"{spec} was injected, and left no event" for spec in specs]
+
+
+def _as_given(plan: Plan, lines: Sequence[Line], arrival_ns: int) -> Plan:
+    """Return the plan of a simulation from its reconstruction and its trace, which has each fault that hit something.
+
+    Orders that are in the trace as faults (`trainer@5m:scale=4`) are left out of the reconstructed ones. A node that
+    was added is reconstructed at the time when its agent has joined: the order came before that.
+    """
+    hits = [line for line in lines if isinstance(line, FaultLine)]
+    faults = parse_plan(dict.fromkeys(line.spec for line in hits)).faults
+    orders = [(fault.kind, line.hit, line.t_ns) for line in hits if (fault := parse_fault(line.spec)).kind in ORDERS]
+    early_ns = LATENCY_NS + arrival_ns
+    return Plan(
+        faults,
+        tuple(scale for scale in plan.scales if not _is_among(orders, "scale", scale.role, scale.at_ns)),
+        tuple(
+            add._replace(at_ns=max(0, add.at_ns - early_ns))
+            for add in plan.adds
+            if not _is_among(orders, "add", add.node, add.at_ns - early_ns)
+        ),
+        tuple(drain for drain in plan.drains if not _is_among(orders, "drain", drain.node, drain.at_ns)),
+    )
+
+
+def _is_among(orders: Sequence[tuple[str, str, int]], kind: str, target: str, at_ns: int) -> bool:
+    """Return whether an order of this kind went to the target within a second of the time."""
+    return any((kind, target) == order[:2] and abs(at_ns - order[2]) < SECOND for order in orders)
 
 
 def _at(ns: int) -> str:

@@ -1,0 +1,134 @@
+"""A job to be played: its graph, and all that comes to it from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from flowdist.control.protocol.ids import NodeName
+from flowdist.faults.grammar import NOTHING, Plan
+from flowdist.graph import RoleGraph
+from flowdist.sim.calibration.calibration import Calibration, calibrated
+from flowdist.sim.checks.properties import Properties
+from flowdist.sim.simulation import NOTHING_DEMANDED, Simulation, with_nodes
+
+NO_ARRIVALS: Mapping[NodeName, int] = MappingProxyType({})
+
+
+class Gaps(NamedTuple):
+    """Parts of a job that its record does not show, or that an experiment does not repeat.
+
+    Attributes:
+        left_out: A line of text for each thing that happened and is not repeated.
+        guesses: Such lines about how the steps of a role are played, by role.
+        untold: Roles whose workers do not report the time of saving; it was measured all the same.
+        endless: Primary tasks whose number of steps is known neither from the record nor from the topology.
+        unrestarted: Roles whose warm start is known neither from the record, in which each start was the first on its
+            node, nor from the topology.
+    """
+
+    left_out: tuple[str, ...] = ()
+    guesses: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    untold: tuple[str, ...] = ()
+    endless: tuple[str, ...] = ()
+    unrestarted: tuple[str, ...] = ()
+
+    @property
+    def omitted(self) -> tuple[str, ...]:
+        """Return a line of text for each thing that an experiment does not repeat."""
+        return (*self.left_out, *(text for texts in self.guesses.values() for text in texts))
+
+
+class Experiment(NamedTuple):
+    """Everything that a simulation of a job takes. All times are virtual, in ns.
+
+    Attributes:
+        graph: The job, with nodes. The workloads of its roles have the times of the workers.
+        plan: The faults, and the orders of the operator.
+        until_ns: When the experiment ends at the latest; None: with the job.
+        seed: Draws start-up times, faults of rates, and all else that is drawn.
+        schedule: Draws the order of events of one time; 0: as planned.
+        arrivals: By node, when its first agent connects.
+        arrival_ns: Time from the start of any other node until its agent connects.
+        gaps: What the record of the job does not show; nothing for a topology.
+    """
+
+    graph: RoleGraph
+    plan: Plan = NOTHING
+    until_ns: int | None = None
+    seed: int = 0
+    schedule: int = 0
+    arrivals: Mapping[NodeName, int] = NO_ARRIVALS
+    arrival_ns: int = 0
+    gaps: Gaps = Gaps()
+
+    @property
+    def gpus(self) -> int:
+        """Return the number of GPUs of all nodes."""
+        return sum(node.gpu for node in self.graph.cluster.nodes)
+
+    @property
+    def units(self) -> int:
+        """Return what is paid for each hour: the number of GPUs, or of nodes if there are no GPUs."""
+        return self.gpus or len(self.graph.cluster.nodes)
+
+    def with_times(self, times: Calibration) -> Experiment:
+        """Return the experiment with measured times in place of those of its graph.
+
+        Numbers of steps that the times have are no guesses any more.
+        """
+        known = [name for name, each in times.roles.items() if "steps" in each.fields]
+        guesses = {name: texts for name, texts in self.gaps.guesses.items() if name not in known}
+        endless = tuple(name for name in self.gaps.endless if name not in known)
+        gaps = self.gaps._replace(guesses=guesses, endless=endless)
+        return self._replace(graph=calibrated(self.graph, times), gaps=gaps)
+
+    def simulation(
+        self,
+        *,
+        tell: Callable[[int, int], None] | None = None,
+        fast_forward: bool = False,
+        properties: Properties = NOTHING_DEMANDED,
+    ) -> Simulation:
+        """Return the simulation of each message of the job, which has not run yet. Arguments as for `Simulation`."""
+        simulation = Simulation(
+            self.graph,
+            self.plan,
+            seed=self.seed,
+            schedule=self.schedule,
+            checks="paced",
+            tell=tell,
+            fast_forward=fast_forward,
+            properties=properties,
+            arrival_ns=self.arrival_ns,
+        )
+        for name, at_ns in self.arrivals.items():
+            if name in simulation.nodes:
+                simulation.nodes[name].comes_at_ns = at_ns
+        return simulation
+
+
+def of_topology(
+    graph: RoleGraph,
+    plan: Plan = NOTHING,
+    times: Calibration | None = None,
+    *,
+    keep: Collection[str] = (),
+    until_ns: int | None = None,
+    seed: int = 0,
+) -> Experiment:
+    """Return the experiment of a compiled topology; one that declares no nodes gets a node for all of it.
+
+    Args:
+        graph: The compiled topology.
+        plan: The faults, and the orders of the operator.
+        times: Measured times of its workers; None: those of the topology.
+        keep: Fields of workloads that keep the value of the topology, as `role.field`.
+        until_ns: When the experiment ends at the latest, in ns; None: with the job.
+        seed: Draws what is drawn.
+    """
+    graph = with_nodes(graph)
+    if times is None:
+        return Experiment(graph, plan, until_ns, seed)
+    return Experiment(calibrated(graph, times, keep), plan, until_ns, seed, arrival_ns=times.arrival_ns or 0)

@@ -1,0 +1,241 @@
+"""Outcomes of jobs: the end, the incidents and the cost, of an experiment that was played or of a recorded run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from flowdist.control.job.facts import Incident
+from flowdist.control.job.state import JobState
+from flowdist.control.protocol.effects import StartReplica
+from flowdist.control.protocol.ids import WorldName
+from flowdist.graph import RoleSpec
+from flowdist.record.accounts import Bucket, goodput_of
+from flowdist.record.journal import Header, Line, Record
+from flowdist.record.replay import Replay
+from flowdist.sim.macro.result import MacroResult
+from flowdist.sim.result import SimResult
+
+NONE: Mapping[Any, Any] = MappingProxyType({})
+
+
+class IncidentOutcome(NamedTuple):
+    """One incident, what was decided about it, and how long it took. Times are ns.
+
+    `next_step_ns` is the time from its opening until its worlds step again, or where no step is known, until their
+    workers run again or get ready; None if that never came. It contains the back-off. `re_formed_ns` is the time until
+    all workers of its worlds ran again. `lost_ns` is the work that it cost by role, which only predictions know.
+    """
+
+    number: int
+    kind: str
+    root: str
+    opened_ns: int = 0
+    restarted: tuple[str, ...] = ()
+    stayed: tuple[str, ...] = ()
+    charged_to: str | None = None
+    result: str = ""
+    next_step_ns: int | None = None
+    re_formed_ns: int | None = None
+    lost_ns: Mapping[str, int] = NONE
+
+    @property
+    def cause(self) -> tuple[str, str]:
+        """Return kind and root, by which the same incident of another outcome is known."""
+        return self.kind, self.root
+
+    @property
+    def decision(self) -> dict[str, object]:
+        """Return what the controller decided, by its name in words."""
+        names = ("cause", "root", "restarted", "stayed in place", "charged to", "result")
+        values = (self.kind, self.root, self.restarted, self.stayed, self.charged_to, self.result)
+        return dict(zip(names, values, strict=True))
+
+
+class Outcome(NamedTuple):
+    """End of a job and its cost. Times are ns; what is by role has all tasks, or all roles.
+
+    Attributes:
+        outcome: "succeeded", "failed" or "cancelled"; None: the job had not ended.
+        lasted_ns: Length of the job, or up to the end of the record or of the experiment.
+        reason: Why the job ended so, what it waits for, or which property of the simulation is violated.
+        incidents: The incidents in their order; fast mode only counts them in `causes`.
+        worlds: Members of each generation in the order of their ranks, by world; of records and predictions alone.
+        causes: Number of incidents by kind.
+        generations: Number of the last generation, by role.
+        steps: Furthest step that was reached, by task.
+        kept_steps: Steps at the end that a checkpoint has, by task; those of its worlds add up.
+        lost_ns: Work that was done again by task: the time of its worlds, however many members each has.
+        spent: Time by role and bucket.
+        goodput: Productive share of the time of tasks; None if unknown.
+        hits: How often each rate of faults has hit, by its name.
+        seed: Seed of the experiment.
+        result: What the simulator has besides; None for a record, and where it was dropped.
+    """
+
+    outcome: str | None
+    lasted_ns: int
+    reason: str = ""
+    incidents: tuple[IncidentOutcome, ...] = ()
+    worlds: Mapping[WorldName, tuple[tuple[str, ...], ...]] = NONE
+    causes: Mapping[str, int] = NONE
+    generations: Mapping[str, int] = NONE
+    steps: Mapping[str, int] = NONE
+    kept_steps: Mapping[str, int] = NONE
+    lost_ns: Mapping[str, int] = NONE
+    spent: Mapping[str, Mapping[Bucket, int]] = NONE
+    goodput: float | None = None
+    hits: Mapping[str, int] = NONE
+    seed: int = 0
+    result: SimResult | MacroResult | None = None
+
+    @property
+    def is_good(self) -> bool:
+        """Return whether the job succeeded."""
+        return self.outcome == "succeeded"
+
+    @property
+    def has_failed(self) -> bool:
+        """Return whether the job failed."""
+        return self.outcome == "failed"
+
+    @property
+    def exact(self) -> SimResult:
+        """Return the result of the simulation; only for an experiment that was played exactly."""
+        assert isinstance(self.result, SimResult)
+        return self.result
+
+
+def of_record(header: Header, lines: Iterable[Line], *, strict: bool = False) -> Outcome:
+    """Return the outcome of a recorded job, up to the end of its record.
+
+    Raises:
+        BadLine: A line cannot be replayed.
+        ReplayError: With `strict`, this version of flowdist decides otherwise than the record says.
+    """
+    replay, starts = Replay(header, strict=strict), list[StartReplica]()
+    for line in lines:
+        replay.hear(line)
+        starts += _starts(line)
+    return of_replay(replay)._replace(worlds=_members(starts))
+
+
+def of_replay(replay: Replay) -> Outcome:
+    """Return the outcome of a record that was replayed up to its last line; without members of worlds."""
+    job, sheet = replay.job, replay.sheet
+    spent = sheet.spent()
+    return _of_job(job)._replace(
+        lasted_ns=sheet.lasted(), lost_ns=sheet.lost(), spent=spent, goodput=goodput_of(job.graph, spent)
+    )
+
+
+def of_simulation(result: SimResult) -> Outcome:
+    """Return the outcome of a simulation, without members of worlds.
+
+    One in which a check of the simulator failed has not ended.
+    """
+    job, header = result.job, result.lines[0]
+    assert isinstance(header, Header)
+    found = _of_job(job)
+    outcome, reason = job.outcome, job.ending_reason
+    if result.violation is not None:
+        text = str(result.violation)
+        waits = text.partition("; ")[2] if result.violation.property == "liveness" else ""
+        outcome, reason = None, waits or text
+    elif not reason and result.waiting:
+        reason = f"waiting for {', '.join(result.waiting)}"
+    steps, kept, lost = dict(found.steps), dict(found.kept_steps), dict(found.lost_ns)
+    for model in result.models.values():
+        name, step = model.pace.name, model.step_at(result.now)
+        steps[name] = max(steps[name], step)
+        kept[name] += step - model.unsaved_steps
+        lost[name] += model.lost_ns
+    return found._replace(
+        outcome=outcome,
+        lasted_ns=result.now,
+        reason=reason,
+        steps=steps,
+        kept_steps=kept,
+        lost_ns=lost,
+        spent=result.spent,
+        goodput=goodput_of(job.graph, result.spent),
+        hits=result.by_rate,
+        seed=header.seed,
+        result=result,
+    )
+
+
+def of_macro(result: MacroResult, role: RoleSpec, seed: int) -> Outcome:
+    """Return the outcome of a run in macro mode, whose only role is a gang."""
+    name = role.name
+    return Outcome(
+        result.outcome,
+        result.now,
+        result.reason,
+        causes=dict(sorted(result.causes.items())),
+        generations={name: result.generations},
+        steps={name: result.step},
+        kept_steps={name: result.step - result.unsaved_steps},
+        lost_ns={name: result.lost_ns},
+        spent={name: result.spent},
+        goodput=result.goodput,
+        hits=result.by_rate,
+        seed=seed,
+        result=result,
+    )
+
+
+def _of_job(job: JobState) -> Outcome:
+    """Return what the last state of a job says; its tasks have kept and lost nothing yet."""
+    tasks = [role.name for role in job.graph.roles if role.kind == "task"]
+    worlds = {name: list(job.worlds_of(job.roles[name])) for name in job.roles}
+    return Outcome(
+        job.outcome,
+        job.now,
+        job.ending_reason,
+        tuple(map(_incident, job.incidents)),
+        causes=dict(sorted(Counter(incident.kind for incident in job.incidents).items())),
+        generations={name: max(world.generation for world in each) for name, each in worlds.items()},
+        steps={name: max(0, *(world.step for world in worlds[name])) for name in tasks},
+        kept_steps=dict.fromkeys(tasks, 0),
+        lost_ns=dict.fromkeys(tasks, 0),
+    )
+
+
+def worlds_of(lines: Iterable[Line]) -> dict[WorldName, tuple[tuple[str, ...], ...]]:
+    """Return the members of each generation in the order of their ranks, by world, from the lines of a record."""
+    return _members(start for line in lines for start in _starts(line))
+
+
+def _starts(line: Line) -> list[StartReplica]:
+    effects = line.effects if isinstance(line, Record) else ()
+    return [effect for effect in effects if isinstance(effect, StartReplica)]
+
+
+def _members(starts: Iterable[StartReplica]) -> dict[WorldName, tuple[tuple[str, ...], ...]]:
+    """Return the members of each generation by world; an order is repeated after a lost connection."""
+    found: dict[WorldName, dict[int, list[StartReplica]]] = {}
+    for start in starts:
+        found.setdefault(start.world, {}).setdefault(start.generation, []).append(start)
+    return {name: tuple(_in_order(of[number]) for number in sorted(of)) for name, of in found.items()}
+
+
+def _in_order(starts: Sequence[StartReplica]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(str(start.replica) for start in sorted(starts, key=lambda start: start.rank)))
+
+
+def _incident(incident: Incident) -> IncidentOutcome:
+    return IncidentOutcome(
+        incident.number,
+        incident.kind,
+        incident.root,
+        incident.opened_ns,
+        tuple(sorted(str(replica) for replica in incident.restarted if replica not in incident.stayed)),
+        tuple(sorted(map(str, incident.stayed))),
+        incident.charged_to,
+        incident.result,
+        incident.took_ns if incident.first_step_ns is None else incident.first_step_ns,
+        incident.took_ns,
+    )

@@ -1,0 +1,121 @@
+"""Play experiments: exactly, with each message of the job, or fast, from one change of membership to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Literal
+
+from flowdist.errors import FlowdistError
+from flowdist.faults.rates import Arrivals
+from flowdist.sim.checks.properties import Properties
+from flowdist.sim.experiment.compare import Comparison, compare
+from flowdist.sim.experiment.experiment import Experiment
+from flowdist.sim.experiment.outcome import Outcome, of_macro, of_simulation
+from flowdist.sim.macro.job import Tell
+from flowdist.sim.macro.macro import Macro
+from flowdist.sim.macro.scope import Scope, scope_of
+from flowdist.sim.simulation import NOTHING_DEMANDED
+
+Mode = Literal["exact", "fast"]
+Progress = Callable[[int, int], None]  # called with the virtual time in ns and the number of events
+
+
+def play(
+    experiment: Experiment,
+    mode: Mode = "exact",
+    *,
+    tell: Progress | None = None,
+    fast_forward: bool = False,
+    properties: Properties = NOTHING_DEMANDED,
+) -> Outcome:
+    """Simulate an experiment, and return what came of it.
+
+    Args:
+        experiment: The experiment.
+        mode: Whether each message is played, or only changes of membership: weeks of a large gang in seconds.
+        tell: Called with the progress of an exact simulation.
+        fast_forward: Compute the quiet times of an exact simulation instead of playing them.
+        properties: Properties that an exact simulation has to have.
+
+    Raises:
+        MacroRefused, FaultError: Fast mode does not play this job.
+    """
+    if mode == "fast":
+        return _fast(scope_of(experiment.graph, experiment.plan), experiment)
+    simulation = experiment.simulation(tell=tell, fast_forward=fast_forward, properties=properties)
+    outcome = of_simulation(simulation.run(experiment.until_ns))
+    simulation.take_apart()
+    return outcome
+
+
+def play_seeds(
+    experiment: Experiment, mode: Mode, seeds: Iterable[int], scope: Scope | None = None, tell: Tell | None = None
+) -> Iterator[Outcome]:
+    """Simulate an experiment once with each seed, and yield the outcomes in the order of the seeds.
+
+    Their `hits` have each rate of the plan.
+
+    Args:
+        experiment: The experiment.
+        mode: The mode of all of them.
+        seeds: Seeds of the faults and of all other draws.
+        scope: The job as fast mode knows it; None: made here.
+        tell: Called at each change in fast mode: see `Macro`.
+
+    Raises:
+        MacroRefused, FaultError: Fast mode does not play this job.
+        FlowdistError: A simulation has found a violation.
+    """
+    if mode == "fast" and scope is None:
+        scope = scope_of(experiment.graph, experiment.plan)
+    never = {rate.name: 0 for rate in experiment.plan.rates}
+    for seed in seeds:
+        one = experiment._replace(seed=seed)
+        outcome = _fast(scope, one, tell) if scope is not None else checked(play(one, fast_forward=True))
+        yield outcome._replace(hits={**never, **outcome.hits})
+
+
+def _fast(scope: Scope, experiment: Experiment, tell: Tell | None = None) -> Outcome:
+    macro = Macro(scope, experiment.plan, seed=experiment.seed, tell=tell)
+    return of_macro(macro.run(experiment.until_ns), scope.role, experiment.seed)
+
+
+def checked(outcome: Outcome, *, may_stand_still: bool = False) -> Outcome:
+    """Return an outcome whose figures may be used.
+
+    Args:
+        outcome: The outcome.
+        may_stand_still: A job that never ends is no failure of the simulator.
+
+    Raises:
+        FlowdistError: A check of the simulator has failed.
+    """
+    found = outcome.exact.violation
+    if found is not None and not (may_stand_still and found.property == "liveness"):
+        raise FlowdistError(f"seed {outcome.seed}: the simulation has found a violation: {found}")
+    return outcome
+
+
+def cross_check(
+    experiment: Experiment, seeds: Sequence[int], tell: Progress | None = None
+) -> Iterator[tuple[Experiment, Comparison]]:
+    """Play an experiment in both modes, fast and exact, with the faults that each seed draws from its rates.
+
+    Yields the experiment with these faults, and the comparison. All but the faults is nominal.
+
+    Args:
+        experiment: The experiment, which has an end: faults are drawn up to it.
+        seeds: Each draws other faults.
+        tell: Called with the progress of exact mode.
+
+    Raises:
+        MacroRefused, FaultError: Fast mode does not play this job.
+        FlowdistError: Exact mode has found a violation.
+    """
+    plan, until_ns = experiment.plan, experiment.until_ns
+    assert until_ns is not None
+    scope = scope_of(experiment.graph, plan)
+    for seed in seeds:
+        drawn = Arrivals(plan.rates, experiment.graph, scope.nodes, seed, plan.starts).until(until_ns)
+        one = experiment._replace(plan=plan._replace(faults=(*plan.faults, *drawn), rates=()), seed=0)
+        yield one, compare(_fast(scope, one), checked(play(one, tell=tell)))
