@@ -61,7 +61,9 @@ class Late:
     def leave_variables(self) -> None:
         """Set what the imports have set, unless the script has. Call this once it has used what they import."""
         if isinstance(data := os.environ._data, Guard):  # type: ignore[attr-defined]
-            data.names = frozenset()
+            for key in [key for key, value in data.names.items() if data.get(key) != value][:1]:
+                data.say(key)  # it was removed
+            data.names = {}
         for key, (before, after) in self._left.items():
             if os.environb.get(key) == before:
                 _set(key, after)
@@ -80,23 +82,22 @@ def _set(key: bytes, value: bytes | None) -> None:
 
 
 class Guard(dict):  # type: ignore[type-arg]
-    """Data of `os.environ` in a worker with late imports, which have read the variables `names`."""
+    """Data of `os.environ` in a worker with late imports, which have read the variables `names`.
+
+    Only a new value counts: some libraries empty `os.environ` for a moment, and put everything back.
+    """
 
     def __init__(self, data: dict[bytes, bytes], names: frozenset[bytes]) -> None:
         super().__init__(data)
-        self.names = names
-
-    def _on_change(self, key: bytes, value: bytes | None) -> None:
-        if key in self.names and self.get(key) != value:
-            self.names = frozenset()  # said once
-            name = os.fsdecode(key)
-            text = f"{name} is set after a late import has read it: set it before RANK is read, or start with --cold"
-            posix.write(2, f"flowdist: {text}\n".encode())
+        self.names = {name: data.get(name) for name in names}
 
     def __setitem__(self, key: bytes, value: bytes) -> None:
-        self._on_change(key, value)
+        if self.names.get(key, value) != value:
+            self.say(key)
         super().__setitem__(key, value)
 
-    def __delitem__(self, key: bytes) -> None:
-        self._on_change(key, None)
-        super().__delitem__(key)
+    def say(self, key: bytes) -> None:
+        """Say once that a variable was changed too late."""
+        self.names = {}
+        text = f"{os.fsdecode(key)} is set after a late import has read it"
+        posix.write(2, f"flowdist: {text}: set it before RANK is read, or start with --cold\n".encode())
