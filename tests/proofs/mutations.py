@@ -111,7 +111,7 @@ MUTANTS: tuple[Mutant, ...] = (
     M("no-join-window", "R2", "the job starts without waiting for nodes that are expected to join",
       "membership.formation:_admit_all", "if job.missing:", "if False:"),
     M("greedy-growth", "R2", "a role grows onto seats that the minimum of a later role needs",
-      "placement.placement:fill", "(short and not leaves_room(job, role, left, seats, short))", "False", "quiet"),
+      "placement.placement:fill", "(short and not _leaves_room(job, seats, short))", "False", "quiet"),
     M("ranks-reversed", "R3", "ranks follow the order of the replicas in reverse",
       "membership.formation:start_members",
       "for replica in members:", "for replica in reversed(members):"),

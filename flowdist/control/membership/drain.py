@@ -34,9 +34,7 @@ def drain(job: JobState, event: DrainRequested) -> None:
         job.decided("drain_refused", event.node, f"drain {event.node} is refused: no such node is up", "refused")
         return
     if needed := is_needed(job, event.node):
-        was, node.cordoned = node.cordoned, node.cordoned or "to be drained"
-        text = f"drain {event.node} is refused: without it, {explain(job, job.roles[needed])}"
-        node.cordoned = was
+        text = f"drain {event.node} is refused: without it, {explain(job, job.roles[needed], event.node)}"
         job.decided("drain_refused", event.node, text, "refused")
         return
     _leave(job, event.node, f"{event.node} is drained by the operator", None)
