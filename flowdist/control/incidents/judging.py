@@ -40,28 +40,26 @@ from flowdist.control.rules.verdict import EXCUSED, PEER_HANGS, Verdict
 from flowdist.graph import format_duration
 
 
-def judge_recorded(job: JobState) -> None:
-    """Judge the facts that events and deadlines have recorded (`job.facts`), in their order, and clear the list.
+def judge_fact(job: JobState, fact: Failure | Loss | Change | Heard | Ended) -> None:
+    """Judge one fact that was recorded.
 
     While the job ends, only losses are looked at, because they are shown to the user; nothing restarts.
     """
-    facts, job.facts = job.facts, []
-    for fact in facts:
-        match fact:
-            case Loss():
-                _judge_loss(job, fact)
-            case _ if job.ending is not None:
-                pass  # what fails while the job ends changes nothing
-            case Failure():
-                _judge_failure(job, fact)
-            case Change():
-                open_incident(job, fact.kind, fact.root, fact.reason, fact.because, closure(job, list(fact.worlds)))
-            case Heard():
-                _judge_heard(job, fact)
-            case Ended():
-                _judge_answer(job, job.replicas[fact.replica])
-            case _:
-                assert_never(fact)
+    match fact:
+        case Loss():
+            _judge_loss(job, fact)
+        case _ if job.ending is not None:
+            pass  # what fails while the job ends changes nothing
+        case Failure():
+            _judge_failure(job, fact)
+        case Change():
+            open_incident(job, fact.kind, fact.root, fact.reason, fact.because, closure(job, list(fact.worlds)))
+        case Heard():
+            _judge_heard(job, fact)
+        case Ended():
+            _judge_answer(job, job.replicas[fact.replica])
+        case _:
+            assert_never(fact)
 
 
 def _judge_failure(job: JobState, failure: Failure) -> None:

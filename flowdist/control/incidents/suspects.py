@@ -70,7 +70,7 @@ def note_suspected(job: JobState, name: NodeName) -> None:
 def note_heard(job: JobState, name: NodeName, up_ns: int) -> None:
     """Record that the node is not suspected any more: it ran what it ran at the time `up_ns`.
 
-    `judge_recorded` then clears it of suspicion in the open incidents.
+    The judgement of that fact then clears it of suspicion in the open incidents.
     """
     job.suspected.pop(name, None)
     job.facts.append(Heard(name, up_ns))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol.effects import Decided
 from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
 from flowdist.graph import FailureKind
 
@@ -55,6 +57,7 @@ class Loss(NamedTuple):
         is_told: The user gets a notice of the cause and the lost replicas.
         is_blamed: The loss counts against the node (R22).
         also: More worlds that re-form, whatever is decided about the lost replicas.
+        unseated: Worlds of which a store or a seat is lost: those that open choose their members anew.
     """
 
     root: str
@@ -64,6 +67,7 @@ class Loss(NamedTuple):
     is_told: bool = False
     is_blamed: bool = False
     also: tuple[WorldName, ...] = ()
+    unseated: tuple[WorldName, ...] = ()
 
 
 class Change(NamedTuple):
@@ -96,7 +100,36 @@ class Ended(NamedTuple):
     replica: ReplicaId
 
 
-Fact = Failure | Loss | Change | Heard | Ended
+class Connected(NamedTuple):
+    """Connection of an agent: it may lack orders. `present` has the attempts that were live on its node by then.
+
+    `is_added`: nothing of the job ran on the node before.
+    """
+
+    event: ev.NodeJoined
+    present: frozenset[tuple[ReplicaId, int]]
+    is_added: bool
+
+
+Request = ev.ScaleRequested | ev.CancelRequested | ev.DrainRequested | ev.CordonRequested | ev.UncordonRequested
+Reported = (  # events from which something may follow, besides what is recorded in the state
+    ev.ReplicaProgressed
+    | ev.ReplicaStepped
+    | ev.ReplicaPublished
+    | ev.ReplicaAcknowledged
+    | ev.ReplicaStarted
+    | ev.ReplicaReady
+    | ev.ReplicaExited
+    | ev.ReplicaStopped
+    | ev.ReplicaUnkillable
+    | ev.StepTold
+    | ev.ReplicaLeftStep
+    | ev.CheckpointOffered
+    | ev.StoreOpened
+    | ev.GpuFailed
+    | ev.NodePreempted
+)
+Fact = Failure | Loss | Change | Heard | Ended | Connected | Decided | Reported | Request
 
 
 class PastFailure(NamedTuple):
