@@ -15,12 +15,13 @@ from __future__ import annotations
 from typing import assert_never
 
 from flowdist.control.incidents.advancing import advance
+from flowdist.control.incidents.closure import closure
 from flowdist.control.incidents.ending import begin_ending, judge_success, settle_ending
 from flowdist.control.incidents.hangs import judge_hang
-from flowdist.control.incidents.judging import judge_fact, judge_unanswered
-from flowdist.control.incidents.recovery import note_first_step
+from flowdist.control.incidents.judging import judge_answer, judge_failure, judge_heard, judge_loss, judge_unanswered
+from flowdist.control.incidents.recovery import note_first_step, open_incident
 from flowdist.control.job.deadlines import Due
-from flowdist.control.job.facts import Change, Connected, Ended, Fact, Failure, Heard, Loss
+from flowdist.control.job.facts import Change, Connected, Ended, Fact, Failure, Loss
 from flowdist.control.job.initial_state import new_job
 from flowdist.control.job.state import JobState, Replica, Role, World
 from flowdist.control.membership.addresses import update_addresses
@@ -117,9 +118,17 @@ def _judge(job: JobState, fact: Fact) -> None:
             job.emit(fact)
         case Loss():
             abandon_openings(job, fact.unseated)
-            judge_fact(job, fact)
-        case Failure() | Change() | Heard() | Ended():
-            judge_fact(job, fact)
+            judge_loss(job, fact)
+        case Failure() | Change() | Ended() | ev.NodeHeard() if job.ending is not None:
+            pass  # what fails while the job ends changes nothing: losses alone are shown to the user
+        case Failure():
+            judge_failure(job, fact)
+        case Change():
+            open_incident(job, fact.kind, fact.root, fact.reason, fact.because, closure(job, list(fact.worlds)))
+        case Ended():
+            judge_answer(job, job.replicas[fact.replica])
+        case ev.NodeHeard():
+            judge_heard(job, fact)
         case Connected():
             greet(job, fact)
         case ev.ReplicaExited() | ev.ReplicaStopped():
@@ -127,9 +136,9 @@ def _judge(job: JobState, fact: Fact) -> None:
         case ev.ReplicaStarted() | ev.ReplicaReady() | ev.ReplicaPublished() | ev.ReplicaAcknowledged():
             judge_readiness(job, fact)
         case ev.ReplicaProgressed() | ev.ReplicaStepped():
-            note_first_step(job, _world_of(job, fact.replica))
+            note_first_step(job, job.worlds[job.replicas[fact.replica].world])
         case ev.StepTold() | ev.ReplicaLeftStep():
-            follow_notice(job, _world_of(job, fact.replica))
+            follow_notice(job, job.worlds[job.replicas[fact.replica].world])
         case ev.ReplicaUnkillable():
             give_up_node(job, job.replicas[fact.replica])
         case ev.GpuFailed():
@@ -142,10 +151,6 @@ def _judge(job: JobState, fact: Fact) -> None:
             _offered(job, fact)
         case _:
             apply_operation(job, fact)
-
-
-def _world_of(job: JobState, replica: ReplicaId) -> World:
-    return job.worlds[job.replicas[replica].world]
 
 
 def settle(job: JobState, rounds_max: int = SETTLE_ROUNDS_MAX) -> None:

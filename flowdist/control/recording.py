@@ -7,8 +7,6 @@ that is over changes nothing (R20).
 
 from __future__ import annotations
 
-from typing import assert_never
-
 from flowdist.control.incidents.ending import forget_store
 from flowdist.control.incidents.hangs import note_revived, note_stalled
 from flowdist.control.incidents.suspects import note_heard, note_suspected
@@ -36,7 +34,7 @@ def record(job: JobState, event: ev.Event) -> None:
         case ev.NodeJoined():
             for item in join(job, event):
                 _record_item(job, item)
-            note_heard(job, event.node, job.now)
+            note_heard(job, ev.NodeHeard(event.node))
         case ev.NodeWarm():
             warmed_up(job, event.node)
         case ev.NodeLeft() | ev.NodeGone() | ev.NodeSilent():
@@ -44,7 +42,7 @@ def record(job: JobState, event: ev.Event) -> None:
         case ev.NodeSuspected():
             note_suspected(job, event.node)
         case ev.NodeHeard():
-            note_heard(job, event.node, job.now if event.up_ns is None else event.up_ns)
+            note_heard(job, event)
         case ev.NodeStandsStill():
             note_still(job, event)
         case ev.GpuFailed():
@@ -55,19 +53,8 @@ def record(job: JobState, event: ev.Event) -> None:
             _take_over(job, event)
         case ev.TimePassed():
             pass
-        case (
-            ev.CheckpointOffered()
-            | ev.StoreOpened()
-            | ev.NodePreempted()
-            | ev.ScaleRequested()
-            | ev.CancelRequested()
-            | ev.DrainRequested()
-            | ev.CordonRequested()
-            | ev.UncordonRequested()
-        ):
+        case _:  # the type of `facts` says which events these are
             job.facts.append(event)
-        case _:
-            assert_never(event)
 
 
 def _take_over(job: JobState, event: ev.ControllerStarted) -> None:
@@ -114,19 +101,13 @@ def _record_of_replica(job: JobState, replica: Replica, event: ev.AttemptEvent) 
             role = job.roles[replica.id.role]
             if not role.is_cold:
                 role.is_cold = True
-                job.note(
-                    "role_cold",
-                    role.spec.name,
-                    f"{role.spec.name} starts cold on {replica.node}: {event.detail}",
-                    "warning",
-                )
+                text = f"{role.spec.name} starts cold on {replica.node}: {event.detail}"
+                job.note("role_cold", role.spec.name, text, "warning")
         case ev.ReplicaElastic():
             replica.is_elastic = True
         case ev.ReplicaExited():
             note_exited(job, replica, event)
             job.facts.append(Ended(replica.id))
-        case ev.ReplicaUnkillable():
-            job.facts.append(event)
         case ev.ReplicaStalled():
             note_stalled(job, replica, event)
         case ev.ReplicaRevived():
@@ -137,7 +118,7 @@ def _record_of_replica(job: JobState, replica: Replica, event: ev.AttemptEvent) 
             note_left(job, replica)
             job.facts.append(event)
         case _:
-            assert_never(event)
+            job.facts.append(event)
 
 
 def _progressed(job: JobState, replica: Replica, event: ev.ReplicaProgressed | ev.ReplicaStepped) -> None:

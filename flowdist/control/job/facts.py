@@ -84,13 +84,6 @@ class Change(NamedTuple):
     because: str = FREE
 
 
-class Heard(NamedTuple):
-    """Sign that a node is not lost: a heartbeat after the node was suspected, or a join."""
-
-    node: NodeName
-    up_ns: int  # when the node ran what it ran
-
-
 class Ended(NamedTuple):
     """Report by an agent that an attempt of the replica has ended.
 
@@ -111,25 +104,16 @@ class Connected(NamedTuple):
     is_added: bool
 
 
-Request = ev.ScaleRequested | ev.CancelRequested | ev.DrainRequested | ev.CordonRequested | ev.UncordonRequested
-Reported = (  # events from which something may follow, besides what is recorded in the state
-    ev.ReplicaProgressed
-    | ev.ReplicaStepped
-    | ev.ReplicaPublished
-    | ev.ReplicaAcknowledged
-    | ev.ReplicaStarted
-    | ev.ReplicaReady
-    | ev.ReplicaExited
-    | ev.ReplicaStopped
-    | ev.ReplicaUnkillable
-    | ev.StepTold
-    | ev.ReplicaLeftStep
-    | ev.CheckpointOffered
-    | ev.StoreOpened
-    | ev.GpuFailed
-    | ev.NodePreempted
-)
-Fact = Failure | Loss | Change | Heard | Ended | Connected | Decided | Reported | Request
+# Events from which something may follow, besides what is recorded in the state:
+OfEnd = ev.ReplicaExited | ev.ReplicaStopped
+OfNotice = ev.StepTold | ev.ReplicaLeftStep
+OfReadiness = ev.ReplicaStarted | ev.ReplicaReady | ev.ReplicaPublished | ev.ReplicaAcknowledged
+OfSteps = ev.ReplicaProgressed | ev.ReplicaStepped
+OfNode = ev.NodeHeard | ev.NodePreempted | ev.GpuFailed | ev.ReplicaUnkillable
+OfWorld = ev.StoreOpened | ev.CheckpointOffered
+Operation = ev.ScaleRequested | ev.CancelRequested | ev.DrainRequested | ev.CordonRequested | ev.UncordonRequested
+Reported = OfEnd | OfNotice | OfReadiness | OfSteps | OfNode | OfWorld | Operation
+Fact = Failure | Loss | Change | Ended | Connected | Decided | Reported
 
 
 class PastFailure(NamedTuple):

@@ -6,7 +6,7 @@ from flowdist.control.incidents.ending import close_store
 from flowdist.control.incidents.in_place import suspend
 from flowdist.control.incidents.recovery import drop_notice, leave_incident
 from flowdist.control.job.deadlines import Due
-from flowdist.control.job.facts import Failure, Loss
+from flowdist.control.job.facts import Failure, Loss, OfEnd
 from flowdist.control.job.state import JobState, Replica
 from flowdist.control.membership.drain import follow_notice, note_left
 from flowdist.control.membership.formation import note_formed
@@ -104,7 +104,7 @@ def note_stopped(job: JobState, replica: Replica, event: ev.ReplicaStopped) -> N
     job.facts.append(Loss(str(replica.id), cause, (Failure(replica.id, "node_lost", cause, at_ns=job.now),)))
 
 
-def judge_end(job: JobState, event: ev.ReplicaExited | ev.ReplicaStopped) -> None:
+def judge_end(job: JobState, event: OfEnd) -> None:
     """Decide what follows from the end of an attempt, apart from its failure: for its mates, its world and its notice.
 
     Workers of it that wait in place are suspended. A world of which the last member has succeeded has succeeded, and

@@ -35,31 +35,22 @@ def lose_gpu(job: JobState, event: GpuFailed) -> None:
         return
     cause = f"GPU {event.gpu} of {event.node} is bad: {event.reason}"
     if why := why_kept(event.xid):
-        job.note(
-            "gpu_kept",
-            event.node,
-            f"GPU {event.gpu} of {event.node}: {event.reason}; {why}, the GPU stays in use",
-            "warning",
-        )
+        text = f"GPU {event.gpu} of {event.node}: {event.reason}; {why}, the GPU stays in use"
+        job.note("gpu_kept", event.node, text, "warning")
         return
     node.bad_gpus[event.gpu] = event.reason
     node.free = without(node.free, (event.gpu,))
     holders = [job.replicas[replica] for replica in node.replicas if event.gpu in job.replicas[replica].gpus]
     lost = [replica for replica in holders if replica.is_up]
-    job.note(
-        "gpu_lost",
-        event.node,
-        f"{cause}; lost replicas: {', '.join(str(replica.id) for replica in lost)}" if lost else cause,
-        "error",
-    )
+    names = ", ".join(str(replica.id) for replica in lost)
+    job.note("gpu_lost", event.node, f"{cause}; lost replicas: {names}" if lost else cause, "error")
     for replica in lost:
         replica.member_since = 0
     update_free(job, event.node)
     job.facts.append(event)
     if job.ending is None and lost:
-        job.facts.append(
-            Loss(event.node, cause, tuple(Failure(replica.id, "gpu_lost", cause, at_ns=job.now) for replica in lost))
-        )
+        failures = tuple(Failure(replica.id, "gpu_lost", cause, at_ns=job.now) for replica in lost)
+        job.facts.append(Loss(event.node, cause, failures))
 
 
 def clear_gpu(job: JobState, event: GpuFailed) -> None:

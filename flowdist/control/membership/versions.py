@@ -16,10 +16,9 @@ checkpoint and publish a lower number: that number is the latest one then.
 from __future__ import annotations
 
 from flowdist.control.job.deadlines import Due
+from flowdist.control.job.facts import OfReadiness
 from flowdist.control.job.state import JobState, Replica, Role
 from flowdist.control.protocol import events as ev
-
-ReadinessEvent = ev.ReplicaStarted | ev.ReplicaReady | ev.ReplicaPublished | ev.ReplicaAcknowledged
 
 
 def note_published(job: JobState, replica: Replica, event: ev.ReplicaPublished) -> None:
@@ -76,7 +75,7 @@ def awaits_readiness(job: JobState, replica: Replica) -> bool:
     return spec.has_readiness and (spec.versions is None or job.roles[spec.versions.role].version >= 0)
 
 
-def judge_readiness(job: JobState, event: ReadinessEvent) -> None:
+def judge_readiness(job: JobState, event: OfReadiness) -> None:
     """Turn the running replicas to "ready" that pass their check and have a version that is fresh enough.
 
     The event is about one of them, or it is a version for all replicas that wait for one. A replica that has an old
