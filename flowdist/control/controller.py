@@ -3,11 +3,11 @@
     controller = Controller(graph, known_nodes=("node0", "node1"))
     effects = controller.handle(NodeJoined(...), now=0)
 
-The caller passes the time: `now` is in nanoseconds since the start of the job and does not decrease. An event of an
-attempt, a generation or an incarnation that is over changes nothing (R20).
+The caller passes the time: `now` is in nanoseconds since the start of the job and does not decrease.
 
-To record is to write down what has happened: phases, ports, progress, failures, losses. To settle is to decide what
-follows, in one order: judge failures and losses, advance incidents, judge success, form worlds, publish addresses.
+To record is to write down what has happened: phases, ports, progress, failures, losses, requests (`recording.py`). To
+settle is to decide what follows, in one order: judge the facts, advance incidents, judge success, form worlds, publish
+addresses.
 """
 
 from __future__ import annotations
@@ -15,34 +15,35 @@ from __future__ import annotations
 from typing import assert_never
 
 from flowdist.control.incidents.advancing import advance
-from flowdist.control.incidents.ending import begin_ending, forget_store, judge_success, settle_ending
-from flowdist.control.incidents.hangs import judge_hang, note_revived, note_stalled
-from flowdist.control.incidents.judging import judge_recorded, judge_unanswered
-from flowdist.control.incidents.recovery import note_first_step
-from flowdist.control.incidents.suspects import note_heard, note_suspected
+from flowdist.control.incidents.closure import closure
+from flowdist.control.incidents.ending import begin_ending, judge_success, settle_ending
+from flowdist.control.incidents.hangs import judge_hang
+from flowdist.control.incidents.judging import judge_answer, judge_failure, judge_heard, judge_loss, judge_unanswered
+from flowdist.control.incidents.recovery import note_first_step, open_incident
 from flowdist.control.job.deadlines import Due
-from flowdist.control.job.facts import Change, Ended
+from flowdist.control.job.facts import Change, Connected, Ended, Fact, Failure, Loss
 from flowdist.control.job.initial_state import new_job
 from flowdist.control.job.state import JobState, Replica, Role, World
 from flowdist.control.membership.addresses import update_addresses
-from flowdist.control.membership.attempts import note_exited, note_started, note_stopped
-from flowdist.control.membership.drain import finish_notice, note_left, note_step, preempt
+from flowdist.control.membership.attempts import judge_end
+from flowdist.control.membership.drain import finish_notice, follow_notice, preempt
 from flowdist.control.membership.formation import (
+    abandon_openings,
     closed_gates,
     form_worlds,
     start_members,
     touch_dependents,
     why_not_admitted,
 )
-from flowdist.control.membership.gpus import lose_gpu
-from flowdist.control.membership.nodes import comes_back_empty, give_up_node, join, lose_node, note_still, warmed_up
+from flowdist.control.membership.gpus import clear_gpu
+from flowdist.control.membership.nodes import give_up_node, greet
 from flowdist.control.membership.operator import apply_operation
-from flowdist.control.membership.restores import note_restore
-from flowdist.control.membership.versions import note_acknowledged, note_checked, note_published, why_not_fresh
+from flowdist.control.membership.versions import judge_readiness, why_not_fresh
 from flowdist.control.placement.placement import explain
 from flowdist.control.protocol import events as ev
-from flowdist.control.protocol.effects import AnswerCheckpoint, Effect
+from flowdist.control.protocol.effects import AnswerCheckpoint, Decided, Effect
 from flowdist.control.protocol.ids import NodeName, ReplicaId
+from flowdist.control.recording import record
 from flowdist.graph import RoleGraph, format_duration
 
 SETTLE_ROUNDS_MAX = 1000  # a job settles in a few rounds: more means a bug
@@ -89,8 +90,8 @@ class Controller:
         while (due := job.due.pop_due(now)) is not None:
             if job.ending is None:
                 _expire(job, due)
-                judge_recorded(job)
-        _record(job, event)
+                _judge_recorded(job)
+        record(job, event)
         settle(job)
         return job.effects
 
@@ -99,161 +100,61 @@ class Controller:
         return self.state.due.next() if self.state.outcome is None else None
 
 
-def _record(job: JobState, event: ev.Event) -> None:
-    """Write the event down in the state. An event about an attempt that is over changes nothing (R20).
+def _judge_recorded(job: JobState) -> None:
+    """Judge the facts that events and deadlines have recorded, in their order, and clear the list.
 
-    Failures and losses become facts, which `settle` judges afterwards.
+    A fact that follows from one of them is judged before the next.
     """
-    if ev.is_of_attempt(event):
-        replica = _current(job, event.replica, event.attempt)
-        if replica is not None:
-            _record_of_replica(job, replica, event)
-        return
-    match event:
-        case ev.CheckpointOffered():
-            _offered(job, event)
-        case ev.NodeJoined():
-            _joined(job, event)
-        case ev.StoreOpened():
-            _store_opened(job, event)
-        case ev.NodeWarm():
-            warmed_up(job, event.node)
-        case ev.NodeLeft() | ev.NodeGone() | ev.NodeSilent():
-            _node_lost(job, event)
-        case ev.NodeSuspected():
-            note_suspected(job, event.node)
+    facts, job.facts = job.facts, []
+    for fact in facts:
+        _judge(job, fact)
+        if job.facts:
+            _judge_recorded(job)
+
+
+def _judge(job: JobState, fact: Fact) -> None:
+    match fact:
+        case Decided():
+            job.emit(fact)
+        case Loss():
+            abandon_openings(job, fact.unseated)
+            judge_loss(job, fact)
+        case Failure() | Change() | Ended() | ev.NodeHeard() if job.ending is not None:
+            pass  # what fails while the job ends changes nothing: losses alone are shown to the user
+        case Failure():
+            judge_failure(job, fact)
+        case Change():
+            open_incident(job, fact.kind, fact.root, fact.reason, fact.because, closure(job, list(fact.worlds)))
+        case Ended():
+            judge_answer(job, job.replicas[fact.replica])
         case ev.NodeHeard():
-            note_heard(job, event.node, job.now if event.up_ns is None else event.up_ns)
-        case ev.NodePreempted():
-            preempt(job, event)
-        case ev.NodeStandsStill():
-            note_still(job, event)
-        case ev.GpuFailed():
-            lose_gpu(job, event)
-        case ev.StoreLost():
-            _store_lost(job, event)
-        case (
-            ev.ScaleRequested()
-            | ev.CancelRequested()
-            | ev.DrainRequested()
-            | ev.CordonRequested()
-            | ev.UncordonRequested()
-        ):
-            apply_operation(job, event)
-        case ev.ControllerStarted():
-            _take_over(job, event)
-        case ev.TimePassed():
-            pass
-        case _:
-            assert_never(event)
-
-
-def _take_over(job: JobState, event: ev.ControllerStarted) -> None:
-    """Record that a new controller process has taken over: every usable node is suspected until it connects (R21).
-
-    An event whose epoch is not higher than the present one changes nothing.
-    """
-    if event.epoch <= job.epoch:
-        return
-    job.epoch = event.epoch
-    for _, name in job.usable:
-        job.nodes[name].awaits_inventory = True
-        note_suspected(job, name)
-    job.decided("controller_back", "", f"the controller is back, as epoch {event.epoch}; what runs goes on", "warning")
-
-
-def _joined(job: JobState, event: ev.NodeJoined) -> None:
-    """Record that a node has joined, with the events that its inventory stands for; the node is not suspected now.
-
-    If the node comes back without what it ran, its loss is recorded and judged first.
-    """
-    if comes_back_empty(job, event):
-        lose_node(job, event.node, f"{event.node} came back without what it ran")
-        judge_recorded(job)
-    for item in join(job, event):
-        _record_item(job, item)
-    note_heard(job, event.node, job.now)
-
-
-def _node_lost(job: JobState, event: ev.NodeLeft | ev.NodeGone | ev.NodeSilent) -> None:
-    if isinstance(event, ev.NodeLeft):
-        lose_node(job, event.node, f"{event.node} left", "it left", asked=True)
-        return
-    silent = f"not heard for {format_duration(job.graph.options.silent_after_ns)}"
-    because = event.cause if isinstance(event, ev.NodeGone) else silent
-    lose_node(job, event.node, f"{event.node} lost ({because})", because)
-
-
-def _record_of_replica(job: JobState, replica: Replica, event: ev.AttemptEvent) -> None:
-    match event:
+            judge_heard(job, fact)
+        case Connected():
+            greet(job, fact)
+        case ev.ReplicaExited() | ev.ReplicaStopped():
+            judge_end(job, fact)
+        case ev.ReplicaStarted() | ev.ReplicaReady() | ev.ReplicaPublished() | ev.ReplicaAcknowledged():
+            judge_readiness(job, fact)
         case ev.ReplicaProgressed() | ev.ReplicaStepped():
-            _progressed(job, replica, event)
-        case ev.ReplicaSpent():
-            pass  # decides nothing: it is recorded for the time accounts
-        case ev.ReplicaStarted():
-            note_started(job, replica, event)
-        case ev.ReplicaStopped():
-            note_stopped(job, replica, event)
-            job.facts.append(Ended(replica.id))
-        case ev.ReplicaReady():
-            note_checked(job, replica)
-        case ev.ReplicaPublished():
-            note_published(job, replica, event)
-        case ev.ReplicaAcknowledged():
-            note_acknowledged(job, replica, event)
-        case ev.ReplicaStartsCold():
-            role = job.roles[replica.id.role]
-            if not role.is_cold:
-                role.is_cold = True
-                job.decided(
-                    "role_cold",
-                    role.spec.name,
-                    f"{role.spec.name} starts cold on {replica.node}: {event.detail}",
-                    "warning",
-                )
-        case ev.ReplicaElastic():
-            replica.is_elastic = True
-        case ev.ReplicaExited():
-            note_exited(job, replica, event)
-            job.facts.append(Ended(replica.id))
+            note_first_step(job, job.worlds[job.replicas[fact.replica].world])
+        case ev.StepTold() | ev.ReplicaLeftStep():
+            follow_notice(job, job.worlds[job.replicas[fact.replica].world])
         case ev.ReplicaUnkillable():
-            give_up_node(job, replica)
-        case ev.ReplicaStalled():
-            note_stalled(job, replica, event)
-        case ev.ReplicaRevived():
-            note_revived(job, replica)
-        case ev.StepTold():
-            note_step(job, replica, event)
-        case ev.ReplicaLeftStep():
-            note_left(job, replica, event)
+            give_up_node(job, job.replicas[fact.replica])
+        case ev.GpuFailed():
+            clear_gpu(job, fact)
+        case ev.NodePreempted():
+            preempt(job, fact)
+        case ev.StoreOpened():
+            _store_opened(job, fact)
+        case ev.CheckpointOffered():
+            _offered(job, fact)
         case _:
-            assert_never(event)
-
-
-def _progressed(job: JobState, replica: Replica, event: ev.ReplicaProgressed | ev.ReplicaStepped) -> None:
-    """Record a report of steps. Progress is to be further than ever (R8).
-
-    Counted steps are those of one attempt, which may have begun anywhere: only a count that no attempt has reached
-    before is sure to be further. A single step is not: a job that merely re-forms may take one each time. Counts do
-    not say which member is behind, because they lag.
-    """
-    world = job.worlds[replica.world]
-    if isinstance(event, ev.ReplicaStepped):
-        if event.steps > world.counted:
-            world.counted, world.progressed = event.steps, True
-    else:
-        if replica.step <= 0 < event.step:
-            note_restore(job, replica, event.step)
-        replica.step = event.step
-        if event.step > world.step:
-            world.step, world.progressed = event.step, True
-        if event.step <= 0:
-            return  # a script may report at its start that it has done none
-    note_first_step(job, world)
+            apply_operation(job, fact)
 
 
 def settle(job: JobState, rounds_max: int = SETTLE_ROUNDS_MAX) -> None:
-    """Decide all that follows from the state: judge, advance incidents, form worlds, send addresses.
+    """Decide all that follows from the state: judge facts, advance incidents, form worlds, send addresses.
 
     Each round visits the worlds and roles that the round before has touched, until none is touched. While the job ends,
     only `settle_ending` decides.
@@ -265,8 +166,7 @@ def settle(job: JobState, rounds_max: int = SETTLE_ROUNDS_MAX) -> None:
     Raises:
         AssertionError: The rounds do not come to an end, which is a bug.
     """
-    if job.facts:
-        judge_recorded(job)
+    _judge_recorded(job)
     for _ in range(rounds_max):
         if job.ending is not None:
             settle_ending(job)
@@ -301,48 +201,12 @@ def _take_roles(job: JobState) -> list[Role]:
     return roles
 
 
-def _current(job: JobState, replica: ReplicaId, attempt: int) -> Replica | None:
-    """Return the replica, if that attempt is its present one and not over; else None (R20)."""
-    found = job.replicas.get(replica)
-    if found is None or found.attempt != attempt or not found.is_live:
-        return None
-    return found
-
-
-def _record_item(job: JobState, item: ev.InventoryItem) -> None:
-    """Record an item of a node's inventory as the events that may have been lost with the connection."""
-    if item.phase in ("running", "ready"):
-        _record(job, ev.ReplicaStarted(item.replica, item.attempt, item.ports))
-    if item.phase == "ready":
-        _record(job, ev.ReplicaReady(item.replica, item.attempt))
-    if item.phase == "suspended" and item.exited is None:
-        _record(job, ev.ReplicaStopped(item.replica, item.attempt, suspended=True))
-    if item.phase == "stopped":
-        _record(job, ev.ReplicaStopped(item.replica, item.attempt))
-    if item.exited is not None:
-        _record(job, item.exited)
-
-
 def _store_opened(job: JobState, event: ev.StoreOpened) -> None:
     """Start the members of a world whose store is open; ignore the store of an earlier generation (R20)."""
     world = job.worlds.get(event.world)
     if world is not None and world.phase == "opening" and world.generation == event.generation and not job.ending:
         world.store_port = event.port
         start_members(job, world)
-
-
-def _store_lost(job: JobState, event: ev.StoreLost) -> None:
-    """Record that the store of a world died: the world is to re-form, and no budget is charged (no user code failed).
-
-    The store of an earlier generation, or of a world that does not open or run, changes nothing.
-    """
-    world = job.worlds.get(event.world)
-    if world is None or world.generation != event.generation or world.store_node is None or job.ending:
-        return
-    cause = f"the store of {world.name} (generation {world.generation}) died" + (event.detail and f": {event.detail}")
-    if world.phase in ("opening", "running"):
-        forget_store(job, world)
-        job.facts.append(Change("store_lost", world.name, cause, (world.name,), "not counted"))
 
 
 def _offered(job: JobState, event: ev.CheckpointOffered) -> None:

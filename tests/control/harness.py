@@ -11,6 +11,7 @@ from flowdist.control.membership.waiting import waiting_for
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import Decided, Effect, FinishJob, OpenStore, StartReplica, StopReplica
 from flowdist.control.protocol.ids import ReplicaId
+from flowdist.control.recording import record
 from flowdist.graph import (
     SECOND,
     Cluster,
@@ -63,6 +64,18 @@ def assert_settled(controller: Controller) -> None:
         settle(job)
     assert not job.effects, f"left undone: {job.effects}"
     check_job(job)
+
+
+def assert_records_only(controller: Controller, event: ev.Event, now: int) -> None:
+    """Recording an event writes facts: nothing is ordered or said, and no incident opens or closes. In a copy."""
+    copied: Controller = pickle.loads(pickle.dumps(controller))
+    copied.handle(ev.TimePassed(), now)  # deadlines that are due come before the event
+    job = copied.state
+    if job.outcome is None:
+        job.effects, before = [], copy.deepcopy((job.incidents, job.open, job.ending))
+        record(job, event)
+        assert job.effects == [], f"{event} leads to {job.effects} before it is judged"
+        assert (job.incidents, job.open, job.ending) == before, f"{event} is judged when it is recorded"
 
 
 class Talk:

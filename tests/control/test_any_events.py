@@ -1,5 +1,7 @@
 """Any events in any order at any time: late, duplicated, from dead attempts. The invariants hold after each of them.
 
+To record an event emits nothing and opens no incident, whatever the state is: all decisions come after that.
+
 At the end the faults cease: what was ordered is done, time passes, tasks finish. Then the job has ended, or waits for
 something that it names.
 """
@@ -26,7 +28,7 @@ from flowdist.control.protocol.effects import (
 from flowdist.graph import SECOND, RoleGraph
 from flowdist.testing.strategies import FAILURES, NODES, topologies
 from tests.choosing import examples
-from tests.control.harness import assert_settled
+from tests.control.harness import assert_records_only, assert_settled
 
 NEWS_OF_NODES = (
     ev.NodePreempted,
@@ -60,6 +62,7 @@ class AnyEvents(RuleBasedStateMachine):
 
     def tell(self, event: ev.Event) -> None:
         self.past.append(event)
+        assert_records_only(self.controller, event, self.now)
         for effect in self.controller.handle(event, self.now):
             if isinstance(effect, ORDERS) and effect.node in self.up:
                 self.orders.append(effect)
@@ -79,6 +82,23 @@ class AnyEvents(RuleBasedStateMachine):
         self.up[name] = None
         spec = self.graph.cluster.nodes[index]
         self.tell(ev.NodeJoined(name, spec, incarnation=self.incarnations[name]))
+
+    @rule(index=st.integers(0, 2), gpu=st.sampled_from([None, 0]))
+    def connect_again(self, index: int, gpu: int | None) -> None:
+        """The orders that were on their way are lost; what runs there goes on, or its end was not reported."""
+        name = NODES[index]
+        if name in self.up and self.controller.state.nodes[name].usable:
+            self.orders = [order for order in self.orders if order.node != name]  # type: ignore[union-attr]
+            running = [ev.InventoryItem(*key, "running") for key, start in self.alive.items() if start.node == name]  # type: ignore[arg-type]
+            waiting = [
+                ev.InventoryItem(start.replica, start.attempt, "suspended")
+                for start in self.suspended.values()
+                if start.node == name
+            ]
+            bad = ((gpu, "it is bad"),) if gpu is not None else ()
+            spec, incarnation = self.graph.cluster.nodes[index], self.incarnations[name]
+            inventory = (*running, *waiting)
+            self.tell(ev.NodeJoined(name, spec, incarnation=incarnation, inventory=inventory, bad_gpus=bad))
 
     @rule(index=st.integers(0, 2), how=st.sampled_from([ev.NodeGone, ev.NodeSilent, ev.NodeLeft]))
     def lose(self, index: int, how: type) -> None:

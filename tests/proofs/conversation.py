@@ -128,10 +128,10 @@ class Player:
     invariant of the job is broken.
     """
 
-    def __init__(self, graph: RoleGraph) -> None:
+    def __init__(self, graph: RoleGraph, nodes: tuple[NodeName, ...] = NODES) -> None:
         self.graph, self.now = graph, 0
-        self.controller = Controller(graph, NODES)
-        self.lines: list[Line] = [Header(graph, NODES)]
+        self.controller = Controller(graph, nodes)
+        self.lines: list[Line] = [Header(graph, nodes)]
         self.incarnations: dict[NodeName, int] = {}
         self.up: dict[NodeName, None] = {}
         self.orders: list[Order] = []  # those not carried out yet

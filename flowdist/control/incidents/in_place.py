@@ -7,7 +7,6 @@ the replica continues with these workers. They end if the replica loses its seat
 
 from __future__ import annotations
 
-from flowdist.control.incidents.ending import stop
 from flowdist.control.job.state import Incident, JobState, Replica, World
 from flowdist.control.protocol.effects import StopReplica
 from flowdist.control.protocol.ids import NodeName
@@ -32,22 +31,6 @@ def leaves_in_place(job: JobState, replica: Replica) -> bool:
         return False
     node = job.nodes[replica.node]
     return node.usable and not node.is_leaving and node.bad_gpus.keys().isdisjoint(replica.gpus)
-
-
-def recall(job: JobState, incident: Incident) -> None:
-    """End the workers that stay in place, in those worlds of the incident where `may_stay` does not hold any more.
-
-    Suspended workers are killed at once. Workers that are still leaving their generation are ordered to stop, with the
-    grace of their role.
-    """
-    for name in incident.worlds:
-        world = job.worlds[name]
-        held = [member for member in job.members_of(world) if member.in_place or member.id in job.suspended]
-        if held and not may_stay(job, incident, world):
-            for member in held:
-                job.dismiss(member)
-                if member.phase == "stopping" and member.in_place:
-                    stop(job, member, job.role_of(member.id).spec.stop_grace_ns, again=True)
 
 
 def suspend(job: JobState, replica: Replica) -> None:

@@ -1,4 +1,4 @@
-"""The one place where recorded facts are judged, each once, in the order in which they were recorded.
+"""The one place where recorded failures and losses are judged, each once, in the order in which they were recorded.
 
 A failure that no budget, role or job pays for is judged at once, and so is one without suspects (`suspects.py`). What
 must not wait is done at once as well: the worlds that a failure blocks are stopped. The judgement of a failure with
@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import takewhile
-from typing import assert_never
 
 from flowdist.control.incidents.causes import LOSS_KINDS, follows_from_loss, upstream_incident
 from flowdist.control.incidents.closure import closure, scope_worlds
@@ -32,39 +31,16 @@ from flowdist.control.incidents.suspects import (
     suspects_of,
     take_over,
 )
-from flowdist.control.job.facts import FREE, Change, Deferred, Ended, Heard, Loss
+from flowdist.control.job.facts import FREE, Deferred, Loss
 from flowdist.control.job.state import Failure, Incident, JobState, Replica
 from flowdist.control.placement.bad_nodes import blame, note_loss
+from flowdist.control.protocol.events import NodeHeard
 from flowdist.control.protocol.ids import NodeName, WorldName
 from flowdist.control.rules.verdict import EXCUSED, PEER_HANGS, Verdict
 from flowdist.graph import format_duration
 
 
-def judge_recorded(job: JobState) -> None:
-    """Judge the facts that events and deadlines have recorded (`job.facts`), in their order, and clear the list.
-
-    While the job ends, only losses are looked at, because they are shown to the user; nothing restarts.
-    """
-    facts, job.facts = job.facts, []
-    for fact in facts:
-        match fact:
-            case Loss():
-                _judge_loss(job, fact)
-            case _ if job.ending is not None:
-                pass  # what fails while the job ends changes nothing
-            case Failure():
-                _judge_failure(job, fact)
-            case Change():
-                open_incident(job, fact.kind, fact.root, fact.reason, fact.because, closure(job, list(fact.worlds)))
-            case Heard():
-                _judge_heard(job, fact)
-            case Ended():
-                _judge_answer(job, job.replicas[fact.replica])
-            case _:
-                assert_never(fact)
-
-
-def _judge_failure(job: JobState, failure: Failure) -> None:
+def judge_failure(job: JobState, failure: Failure) -> None:
     """Judge a failure now, or defer it if a node, a peer or an upstream role may still turn out to be its cause.
 
     Either way, what the failure blocks is stopped at once. If the open incident of its world has restarted the replica
@@ -268,17 +244,17 @@ def _end(job: JobState, failure: Failure, verdict: Verdict, number: int, because
     begin_ending(job, "failed", reason, cause.replica.role, failed)
 
 
-def _judge_heard(job: JobState, heard: Heard) -> None:
+def judge_heard(job: JobState, event: NodeHeard) -> None:
     """Remove a node, which the controller has heard from, from the suspects of every open incident.
 
     Deferred failures that waited for this node alone are judged.
     """
     for incident in job.open_incidents():
-        if clear(job, incident, heard.node, heard.up_ns):
-            conclude_resolved(job, incident, f"{heard.node} is heard again")
+        if clear(job, incident, event.node, job.now if event.up_ns is None else event.up_ns):
+            conclude_resolved(job, incident, f"{event.node} is heard again")
 
 
-def _judge_answer(job: JobState, replica: Replica) -> None:
+def judge_answer(job: JobState, replica: Replica) -> None:
     """Remove the node of an ended attempt from its incident's suspects, if it has answered by that.
 
     Deferred failures that waited for this node alone are judged.
@@ -375,7 +351,7 @@ def _restart_deferred(
         job.decided("incident_judged", failure.root, text, incident=incident)
 
 
-def _judge_loss(job: JobState, loss: Loss) -> None:
+def judge_loss(job: JobState, loss: Loss) -> None:
     """Judge a loss: drop the deferred failures that follow from it, and restart what was lost, in one incident (R8).
 
     A lost replica that had an order to stop is left out, unless the order was given because of such a failure. Failures

@@ -21,7 +21,7 @@ from flowdist.control.incidents.causes import dependents_of, note_lost, refund_d
 from flowdist.control.incidents.closure import closure, scope_worlds
 from flowdist.control.incidents.ending import stop
 from flowdist.control.incidents.health import limit_free
-from flowdist.control.incidents.in_place import leaves_in_place, may_stay, recall, staying
+from flowdist.control.incidents.in_place import leaves_in_place, may_stay, staying
 from flowdist.control.incidents.judge import judge
 from flowdist.control.incidents.suspects import defer, drop, forget_suspects, take_over
 from flowdist.control.job.deadlines import INCIDENT_DUES, Due
@@ -158,22 +158,26 @@ def extend(job: JobState, incident: Incident, worlds: Iterable[WorldName]) -> No
     if incident.phase == "starting":  # all of the restart set has to stop once more (R6)
         incident.phase, incident.awaited = "stopping", dict(incident.worlds)
         new = list(incident.worlds)
-    stop_set(job, incident, new)
     if new or job.suspended:  # else each of many failures in one large world would visit all of its members
-        recall(job, incident)
+        stop_set(job, incident)
 
 
-def stop_set(job: JobState, incident: Incident, worlds: Iterable[WorldName]) -> None:
-    """Order every member of these worlds that is up to stop, all at once; the orders to dependents come first (R6).
+def stop_set(job: JobState, incident: Incident) -> None:
+    """Order every member of the restart set that is up to stop, all at once; the orders to dependents come first (R6).
 
-    Members that may stay in place leave their generation instead. Worlds that neither open nor run are left as they
-    are.
+    Members that may stay in place leave their generation instead. If the incident has taken in what a world depends on,
+    the members that stay already are told to end.
     """
     has_grace = stops_with_grace(incident.kind)
-    names = sorted(worlds, key=lambda name: -job.roles[job.worlds[name].roles[0]].depth)
+    names = sorted(incident.worlds, key=lambda name: -job.roles[job.worlds[name].roles[0]].depth)
     for name in names:
         world = job.worlds[name]
         if world.phase not in ("opening", "running"):
+            held = [each for each in job.members_of(world) if each.in_place or each.id in job.suspended]
+            for member in held if held and not may_stay(job, incident, world) else ():
+                job.dismiss(member)
+                if member.phase == "stopping" and member.in_place:
+                    stop(job, member, job.role_of(member.id).spec.stop_grace_ns, again=True)
             continue
         job.turn(world, "stopping")
         drop_notice(job, world)

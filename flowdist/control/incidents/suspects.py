@@ -54,8 +54,9 @@ from itertools import islice
 from flowdist.control.incidents.causes import OWN_KINDS
 from flowdist.control.incidents.closure import closure, scope_worlds
 from flowdist.control.job.deadlines import Due
-from flowdist.control.job.facts import Deferred, Heard
+from flowdist.control.job.facts import Deferred
 from flowdist.control.job.state import Failure, Incident, JobState, Replica
+from flowdist.control.protocol.events import NodeHeard
 from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.control.rules.verdict import PEER_KINDS, Verdict, matching_rule
 
@@ -67,13 +68,13 @@ def note_suspected(job: JobState, name: NodeName) -> None:
         job.suspected[name] = None
 
 
-def note_heard(job: JobState, name: NodeName, up_ns: int) -> None:
-    """Record that the node is not suspected any more: it ran what it ran at the time `up_ns`.
+def note_heard(job: JobState, event: NodeHeard) -> None:
+    """Record a sign that a node is not lost, a heartbeat or a join: the node is not suspected any more.
 
-    `judge_recorded` then clears it of suspicion in the open incidents.
+    The judgement of that fact then clears it of suspicion in the open incidents.
     """
-    job.suspected.pop(name, None)
-    job.facts.append(Heard(name, up_ns))
+    job.suspected.pop(event.node, None)
+    job.facts.append(event)
 
 
 def clear(job: JobState, incident: Incident, name: NodeName, up_ns: int) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from flowdist.control.protocol import events as ev
+from flowdist.control.protocol.effects import Decided
 from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
 from flowdist.graph import FailureKind
 
@@ -55,6 +57,7 @@ class Loss(NamedTuple):
         is_told: The user gets a notice of the cause and the lost replicas.
         is_blamed: The loss counts against the node (R22).
         also: More worlds that re-form, whatever is decided about the lost replicas.
+        unseated: Worlds of which a store or a seat is lost: those that open choose their members anew.
     """
 
     root: str
@@ -64,6 +67,7 @@ class Loss(NamedTuple):
     is_told: bool = False
     is_blamed: bool = False
     also: tuple[WorldName, ...] = ()
+    unseated: tuple[WorldName, ...] = ()
 
 
 class Change(NamedTuple):
@@ -80,13 +84,6 @@ class Change(NamedTuple):
     because: str = FREE
 
 
-class Heard(NamedTuple):
-    """Sign that a node is not lost: a heartbeat after the node was suspected, or a join."""
-
-    node: NodeName
-    up_ns: int  # when the node ran what it ran
-
-
 class Ended(NamedTuple):
     """Report by an agent that an attempt of the replica has ended.
 
@@ -96,7 +93,27 @@ class Ended(NamedTuple):
     replica: ReplicaId
 
 
-Fact = Failure | Loss | Change | Heard | Ended
+class Connected(NamedTuple):
+    """Connection of an agent: it may lack orders. `present` has the attempts that were live on its node by then.
+
+    `is_added`: nothing of the job ran on the node before.
+    """
+
+    event: ev.NodeJoined
+    present: frozenset[tuple[ReplicaId, int]]
+    is_added: bool
+
+
+# Events from which something may follow, besides what is recorded in the state:
+OfEnd = ev.ReplicaExited | ev.ReplicaStopped
+OfNotice = ev.StepTold | ev.ReplicaLeftStep
+OfReadiness = ev.ReplicaStarted | ev.ReplicaReady | ev.ReplicaPublished | ev.ReplicaAcknowledged
+OfSteps = ev.ReplicaProgressed | ev.ReplicaStepped
+OfNode = ev.NodeHeard | ev.NodePreempted | ev.GpuFailed | ev.ReplicaUnkillable
+OfWorld = ev.StoreOpened | ev.CheckpointOffered
+Operation = ev.ScaleRequested | ev.CancelRequested | ev.DrainRequested | ev.CordonRequested | ev.UncordonRequested
+Reported = OfEnd | OfNotice | OfReadiness | OfSteps | OfNode | OfWorld | Operation
+Fact = Failure | Loss | Change | Ended | Connected | Decided | Reported
 
 
 class PastFailure(NamedTuple):

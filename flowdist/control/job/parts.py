@@ -66,7 +66,7 @@ class Replica:
     member_since: int = 0  # first generation of its present unbroken membership; 0: it is no member
     step: int = -1  # the last step that its present attempt reported; -1: none yet
     version: int = -1  # the version that its present attempt has acknowledged (R23); -1: none
-    is_checked: bool = False  # its attempt has passed the check of its role, and still needs a version
+    is_checked: bool = False  # its attempt has passed the check of its role
     was_refused: bool = False  # a notice says that the version of its attempt is too old
     admitted: tuple[int, int] | None = None  # its version, and the latest one, when its attempt became ready
     order: StartReplica | None = None  # the start order of its present attempt
@@ -107,6 +107,7 @@ class Notice:
     because: str
     asked: dict[ReplicaId, None]  # members that have not answered yet
     steps: list[int | None] = field(default_factory=list)  # the answers so far; None: the member has no step
+    is_answered: bool = False  # all have answered, and were told where to stop
     stop_at: int | None = None  # the step at which all stop; None: not chosen, or no agreed step
     staying: dict[ReplicaId, None] = field(default_factory=dict)  # members that have not left the agreed step yet
 

@@ -215,7 +215,7 @@ class JobState:
         has_timed_out: bool = False,
         world: WorldName = "",
     ) -> None:
-        """Record that a replica failed by itself, now, on its node, as a fact that `judge_recorded` will judge.
+        """Record that a replica failed by itself, now, on its node, as a fact that is judged afterwards.
 
         Its unbroken membership in its world ends. Its phase is not changed.
 
@@ -233,6 +233,10 @@ class JobState:
         self.facts.append(
             Failure(replica.id, kind, why, exit_code, signal, replica.node, self.now, was_told, has_timed_out, world)
         )
+
+    def note(self, what: What, about: NodeName | ReplicaId | str, text: str, level: Level = "info") -> None:
+        """Record what has happened in words for the user, which are shown when the fact is judged. See `Decided`."""
+        self.facts.append(Decided(what, str(about), text, level))
 
     def emit(self, effect: Effect) -> None:
         """Add an effect to those that the event at hand leads to."""

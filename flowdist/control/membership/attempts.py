@@ -6,11 +6,11 @@ from flowdist.control.incidents.ending import close_store
 from flowdist.control.incidents.in_place import suspend
 from flowdist.control.incidents.recovery import drop_notice, leave_incident
 from flowdist.control.job.deadlines import Due
-from flowdist.control.job.facts import Failure, Loss
-from flowdist.control.job.state import JobState, Replica, World
-from flowdist.control.membership.drain import note_left
+from flowdist.control.job.facts import Failure, Loss, OfEnd
+from flowdist.control.job.state import JobState, Replica
+from flowdist.control.membership.drain import follow_notice, note_left
 from flowdist.control.membership.formation import note_formed
-from flowdist.control.membership.versions import await_readiness, judge_readiness
+from flowdist.control.membership.versions import await_readiness
 from flowdist.control.placement.placement import unplace
 from flowdist.control.protocol import events as ev
 
@@ -31,7 +31,7 @@ def note_started(job: JobState, replica: Replica, event: ev.ReplicaStarted) -> N
         job.set_phase(replica, "running")
         await_readiness(job, replica)
         if role.spec.versions is not None:
-            judge_readiness(job, replica)  # its workers may have acknowledged a version already
+            job.facts.append(event)  # its workers may have acknowledged a version already
         note_formed(job, world)
 
 
@@ -41,16 +41,16 @@ def note_exited(job: JobState, replica: Replica, event: ev.ReplicaExited) -> Non
     A service that exits with 0 has failed. While the job ends, no failure is recorded: the attempt is just over.
     """
     role, world = job.role_of(replica.id), job.worlds[replica.world]
-    was_up = replica.is_up
-    if event.suspended:
-        suspend(job, replica)
+    was_up, may_succeed = replica.is_up, event.kind is None and role.spec.kind == "task"
+    job.facts.append(event)
     if job.ending is not None:
-        succeeded = event.kind is None and role.spec.kind == "task" and was_up
-        job.end_attempt(replica, "succeeded" if succeeded else "gone")
-    elif event.kind is None and role.spec.kind == "task":
+        job.end_attempt(replica, "succeeded" if may_succeed and was_up else "gone")
+    elif may_succeed:
         job.end_attempt(replica, "succeeded")
-        _note_success(job, world)
-        note_left(job, replica)  # it ended before it could answer the notice
+        if world.phase == "running" and world.counts["succeeded"] < len(world.members):
+            patience = max(role.spec.finish_timeout_ns for role in job.roles_of(world))
+            job.due.set_once(Due("finish", world.name), job.now + patience)
+        note_left(job, replica, has_ended=True)
     else:
         job.end_attempt(replica)
         replica.exited = event
@@ -65,25 +65,6 @@ def note_exited(job: JobState, replica: Replica, event: ev.ReplicaExited) -> Non
             was_told=not was_up,
             has_timed_out=event.cause == "collective_timeout",
         )
-
-
-def _note_success(job: JobState, world: World) -> None:
-    """Record that a member of the world has succeeded. With the last one the world succeeds and frees its seats.
-
-    An earlier one makes the world closing, and sets the deadline by which the other members have to finish (R17).
-    """
-    if world.counts["succeeded"] < len(world.members):
-        if world.phase == "running":
-            patience = max(role.spec.finish_timeout_ns for role in job.roles_of(world))
-            job.due.set_once(Due("finish", world.name), job.now + patience)
-        return
-    job.due.clear(Due("finish", world.name))
-    drop_notice(job, world)
-    job.turn(world, "succeeded")
-    leave_incident(job, world)
-    close_store(job, world)
-    for member in job.members_of(world):
-        unplace(job, member)
 
 
 def _why(event: ev.ReplicaExited) -> str:
@@ -107,19 +88,40 @@ def note_stopped(job: JobState, replica: Replica, event: ev.ReplicaStopped) -> N
     A member that stops after a notice to its world has left the agreed step. If the controller neither ordered the stop
     nor gave a notice, the node has stopped the replica, which is recorded as lost.
     """
-    was_up, world = replica.is_up, job.worlds[replica.world]
+    was_up = replica.is_up
     job.end_attempt(replica)
-    if event.suspended:
-        suspend(job, replica)
-    elif replica.in_place and job.ending is None:
-        job.decided(
-            "not_left", replica.id, f"{replica.id} has not left its generation in place: it is restarted", "warning"
-        )
+    job.facts.append(event)
+    if not event.suspended and replica.in_place and job.ending is None:
+        text = f"{replica.id} has not left its generation in place: it is restarted"
+        job.note("not_left", replica.id, text, "warning")
     if not was_up or job.ending is not None:
         return
-    if world.notice is not None:
-        note_left(job, replica)
+    if job.worlds[replica.world].notice is not None:
+        note_left(job, replica, has_ended=True)
         return
     replica.member_since = 0
     cause = f"{replica.id} was stopped by its node"
     job.facts.append(Loss(str(replica.id), cause, (Failure(replica.id, "node_lost", cause, at_ns=job.now),)))
+
+
+def judge_end(job: JobState, event: OfEnd) -> None:
+    """Decide what follows from the end of an attempt, apart from its failure: for its mates, its world and its notice.
+
+    Workers of it that wait in place are suspended. A world of which the last member has succeeded has succeeded, and
+    frees its seats. A world under a notice goes on with it.
+    """
+    replica = job.replicas[event.replica]
+    world = job.worlds[replica.world]
+    if event.suspended:
+        suspend(job, replica)
+    if job.ending is not None or (isinstance(event, ev.ReplicaExited) and replica.phase != "succeeded"):
+        return
+    if world.counts["succeeded"] == len(world.members):
+        job.due.clear(Due("finish", world.name))
+        drop_notice(job, world)
+        job.turn(world, "succeeded")
+        leave_incident(job, world)
+        close_store(job, world)
+        for member in job.members_of(world):
+            unplace(job, member)
+    follow_notice(job, world)

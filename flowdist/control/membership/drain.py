@@ -18,7 +18,7 @@ from flowdist.control.membership.formation import abandon_openings
 from flowdist.control.placement.bad_nodes import is_needed
 from flowdist.control.placement.placement import explain, unplace, update_free
 from flowdist.control.protocol.effects import AskStep, StopAtStep
-from flowdist.control.protocol.events import DrainRequested, NodePreempted, ReplicaLeftStep, StepTold
+from flowdist.control.protocol.events import DrainRequested, NodePreempted, StepTold
 from flowdist.control.protocol.ids import NodeName
 from flowdist.graph import RoleSpec, format_duration
 
@@ -34,9 +34,7 @@ def drain(job: JobState, event: DrainRequested) -> None:
         job.decided("drain_refused", event.node, f"drain {event.node} is refused: no such node is up", "refused")
         return
     if needed := is_needed(job, event.node):
-        was, node.cordoned = node.cordoned, node.cordoned or "to be drained"
-        text = f"drain {event.node} is refused: without it, {explain(job, job.roles[needed])}"
-        node.cordoned = was
+        text = f"drain {event.node} is refused: without it, {explain(job, job.roles[needed], event.node)}"
         job.decided("drain_refused", event.node, text, "refused")
         return
     _leave(job, event.node, f"{event.node} is drained by the operator", None)
@@ -123,58 +121,51 @@ def _give_notice(job: JobState, world: World, name: NodeName, because: str, noti
 
 
 def note_step(job: JobState, replica: Replica, event: StepTold) -> None:
-    """Record the step with which a member answers AskStep; with the last answer, choose the step at which all stop.
+    """Record the step with which a member answers AskStep. `follow_notice` goes on after the last answer.
 
     An answer of a member that was not asked, or has answered already, is ignored.
     """
-    world = job.worlds[replica.world]
-    notice = world.notice
-    if notice is None or replica.id not in notice.asked:
-        return
-    del notice.asked[replica.id]
-    notice.steps.append(event.step)
-    if not notice.asked:
-        _name_step(job, world, notice)
+    notice = job.worlds[replica.world].notice
+    if notice is not None and replica.id in notice.asked:
+        del notice.asked[replica.id]
+        notice.steps.append(event.step)
+        job.facts.append(event)
 
 
-def _name_step(job: JobState, world: World, notice: Notice) -> None:
-    """Order every running member to stop at the step after the furthest answer (StopAtStep).
+def note_left(job: JobState, replica: Replica, *, has_ended: bool = False) -> None:
+    """Record that a member of a world under a notice has left the agreed step. Nothing happens without a notice.
 
-    If a member answered None there is no agreed step: the order says so. A drain then ends its notice at once; a
-    preemption waits until the members have stopped, or for its deadline.
+    Its attempt may have ended instead (`has_ended`), so that its answer is not waited for, either.
     """
-    up = [replica for replica in job.members_of(world) if replica.is_up]
-    step = notice.stop_at = agreed_step(notice.steps)
-    if step is not None:
-        notice.staying = {replica.id: None for replica in up}
-        job.decided("step_agreed", world.name, f"{world.name}: every rank stops at step {step} ({notice.because})")
-    for replica in up:
-        assert replica.node is not None
-        job.emit(StopAtStep(replica.node, replica.id, replica.attempt, step))
-    if step is None and notice.kind == "drained":
-        finish_notice(job, world)  # a member never calls should_stop(): there is no step to wait for
+    notice = job.worlds[replica.world].notice
+    if notice is not None:
+        notice.staying.pop(replica.id, None)
+        if has_ended:
+            notice.asked.pop(replica.id, None)
 
 
-def note_left(job: JobState, replica: Replica, event: ReplicaLeftStep | None = None) -> None:
-    """Record that a member has left the agreed step, or has ended. After the last member, finish the notice.
+def follow_notice(job: JobState, world: World) -> None:
+    """Go on with the notice of a world, if it has one: name the step after the last answer, end it when all have left.
 
-    A member that ends before it answered AskStep counts as having answered. Nothing happens without a notice.
-
-    Args:
-        job: The state.
-        replica: The member.
-        event: The agent's report that the member has left the step; None: its attempt has ended.
+    Every running member is ordered to stop at the step after the furthest answer (StopAtStep). If a member answered
+    None there is no agreed step, and the order says so: a drain then ends its notice at once; a preemption waits until
+    the members have stopped, or for its deadline.
     """
-    world = job.worlds[replica.world]
     notice = world.notice
     if notice is None:
         return
-    notice.staying.pop(replica.id, None)
-    if event is None and replica.id in notice.asked:
-        del notice.asked[replica.id]
-        if not notice.asked:
-            _name_step(job, world, notice)
-    if world.notice is not None and ((notice.stop_at is not None and not notice.staying) or not world.live):
+    if not notice.asked and not notice.is_answered:
+        notice.is_answered = True
+        up = [replica for replica in job.members_of(world) if replica.is_up]
+        step = notice.stop_at = agreed_step(notice.steps)
+        if step is not None:
+            notice.staying = {replica.id: None for replica in up}
+            job.decided("step_agreed", world.name, f"{world.name}: every rank stops at step {step} ({notice.because})")
+        for replica in up:
+            assert replica.node is not None
+            job.emit(StopAtStep(replica.node, replica.id, replica.attempt, step))
+    waits = notice.staying if notice.stop_at is not None else notice.asked or notice.kind == "preempted"
+    if not waits or not world.live:
         finish_notice(job, world)
 
 

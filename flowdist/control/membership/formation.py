@@ -18,7 +18,16 @@ from flowdist.control.job.deadlines import Due
 from flowdist.control.job.facts import FREE
 from flowdist.control.job.state import JobState, Replica, Role, World
 from flowdist.control.membership.addresses import addresses_for
-from flowdist.control.placement.placement import admit, before_success, explain, fill, seated, short_of_room, unplace
+from flowdist.control.placement.placement import (
+    admit,
+    before_success,
+    explain,
+    fill,
+    has_room,
+    seated,
+    short_of_room,
+    unplace,
+)
 from flowdist.control.protocol.effects import OpenStore, StartReplica
 from flowdist.control.protocol.ids import ReplicaId, WorldName
 from flowdist.control.rules.changes import growth_wait_ns
@@ -412,8 +421,7 @@ def _grow(job: JobState, world: World, roles: list[Role]) -> None:
         return
     for role in growing:
         job.unsatisfied[role.spec.name] = None
-    extra = [short_of_room(job, [role], extra=role.spec.step, without=job.warming) for role in growing]
-    if None not in extra:
+    if not any(has_room(job, role, role.spec.step, job.warming) for role in growing):
         job.due.clear(cooldown)
         return
     earliest = _may_grow_from(job, roles, world)

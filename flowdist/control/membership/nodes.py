@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 
 from flowdist.control.incidents.ending import forget_store
-from flowdist.control.job.facts import Failure, Loss
+from flowdist.control.job.facts import Connected, Failure, Loss
 from flowdist.control.job.state import JobState, Node, Replica
 from flowdist.control.membership.formation import abandon_openings
 from flowdist.control.membership.gpus import exclude_bad_gpus, lose_gpu
@@ -17,45 +17,49 @@ from flowdist.control.placement.bad_nodes import cordon_flapping
 from flowdist.control.placement.placement import forget_ports, unplace, update_free
 from flowdist.control.protocol.effects import AskStep, OpenStore, StopAtStep, StopReplica, TellPeers
 from flowdist.control.protocol.events import GpuFailed, InventoryItem, NodeJoined, NodeStandsStill, ReplicaExited
-from flowdist.control.protocol.ids import NODE_RANK, NodeName, ReplicaId, is_unnamed, unnamed_of_rank
+from flowdist.control.protocol.ids import NODE_RANK, NodeName, ReplicaId, WorldName, is_unnamed, unnamed_of_rank
 from flowdist.graph import FailureKind
 from flowdist.graph.capacity import offered, subtract, without
 
 
-def comes_back_empty(job: JobState, event: NodeJoined) -> bool:
-    """Return whether a known node joins without what it ran before: it was lost, or its agent has a new incarnation.
-
-    False for a node that joins for the first time, and for a late join of an earlier incarnation.
-    """
-    known = job.nodes.get(event.node)
-    if known is None or event.incarnation < known.incarnation:
-        return False
-    return not known.usable or event.incarnation != known.incarnation
-
-
 def join(job: JobState, event: NodeJoined) -> list[InventoryItem]:
-    """Record a node that joins, or connects again, and bring the agent's inventory in line with the state.
+    """Record a node that joins, or connects again; if it comes back without what it ran, its loss is recorded first.
 
     Returns:
-        The inventory items that the caller has to record as events. The list is empty for a late join of an earlier
-        incarnation, which is ignored (R20).
+        The inventory items about present attempts, and a failure for each present attempt that had run and that the
+        agent does not know any more: the caller has to record them as events. The list is empty for a late join of an
+        earlier incarnation, which is ignored (R20).
     """
     known = job.nodes.get(event.node)
     if known is not None and event.incarnation < known.incarnation:
         return []
+    if known is not None and (not known.usable or event.incarnation != known.incarnation):
+        lose_node(job, event.node, f"{event.node} came back without what it ran")
     if event.node not in job.node_order:
         _take_place(job, event)
     job.missing.pop(event.node, None)
-    if known is None or comes_back_empty(job, event):
+    is_added = known is None or not known.usable
+    if is_added:
         _add(job, event, known)
-    job.nodes[event.node].awaits_inventory = False
+    node = job.nodes[event.node]
+    node.awaits_inventory = False
+    live = [job.replicas[name] for name in node.replicas if job.replicas[name].is_live]
+    present = frozenset((replica.id, replica.attempt) for replica in live)
+    job.facts.append(Connected(event, present, is_added))
     for gpu, reason in event.bad_gpus:  # of a new node, `_add` has left them out already
         lose_gpu(job, GpuFailed(event.node, gpu, reason))
     if event.is_warming:
         job.warming[event.node] = None
     else:
         warmed_up(job, event.node)
-    return _reconcile(job, event)
+    listed = {(item.replica, item.attempt) for item in event.inventory}
+    gone = [each for each in live if each.phase != "starting" and (each.id, each.attempt) not in listed]
+    return [item for item in event.inventory if (item.replica, item.attempt) in present] + list(map(_forgotten, gone))
+
+
+def _forgotten(replica: Replica) -> InventoryItem:
+    exited = ReplicaExited(replica.id, replica.attempt, "start_failed", detail="its agent does not know the attempt")
+    return InventoryItem(replica.id, replica.attempt, "exited", exited=exited)
 
 
 def _take_place(job: JobState, event: NodeJoined) -> None:
@@ -90,8 +94,7 @@ def _add(job: JobState, event: NodeJoined, known: Node | None) -> None:
     insort(job.usable, (place, event.node))
     update_free(job, event.node)
     without = f", without GPU {', '.join(map(str, node.bad_gpus))}: {_reasons(node)}" if node.bad_gpus else ""
-    job.decided("node_joined", event.node, f"{event.node} joined{without}", "warning" if without else "info")
-    cordon_flapping(job, event.node)
+    job.note("node_joined", event.node, f"{event.node} joined{without}", "warning" if without else "info")
 
 
 def _reasons(node: Node) -> str:
@@ -120,9 +123,9 @@ def note_still(job: JobState, event: NodeStandsStill) -> None:
     update_free(job, event.node)
     if event.who:
         text = f"{event.node}: {event.who} is stopped, by SIGSTOP or a debugger; nothing new is placed there"
-        job.decided("node_stands_still", event.node, text, "warning")
+        job.note("node_stands_still", event.node, text, "warning")
     else:
-        job.decided("node_goes_on", event.node, f"{event.node}: no process of flowdist is stopped any more")
+        job.note("node_goes_on", event.node, f"{event.node}: no process of flowdist is stopped any more")
 
 
 def _note_stopped(job: JobState, node: Node, workers: tuple[ReplicaId, ...]) -> None:
@@ -130,41 +133,35 @@ def _note_stopped(job: JobState, node: Node, workers: tuple[ReplicaId, ...]) -> 
     name, newly = node.spec.name, [str(each) for each in workers if each not in node.stopped]
     if newly:
         text = f"{name}: a worker of {', '.join(newly)} is stopped, by SIGSTOP or a debugger"
-        job.decided("worker_stands_still", name, text, "warning")
+        job.note("worker_stands_still", name, text, "warning")
     elif node.stopped and not workers:
-        job.decided("worker_goes_on", name, f"{name}: no worker is stopped any more")
+        job.note("worker_goes_on", name, f"{name}: no worker is stopped any more")
     node.stopped = workers
 
 
-def _reconcile(job: JobState, event: NodeJoined) -> list[InventoryItem]:
-    """Compare the inventory of a node that has connected with the state, and send the orders that the agent may lack.
+def greet(job: JobState, connected: Connected) -> None:
+    """Send the orders that the agent of a node that has connected may lack; cordon a new node that was lost too often.
 
     A present attempt of a replica gets its last orders again, or its start order if the agent does not know it. Any
     other attempt that still has workers is ordered to stop, except suspended workers whose next start is still to come.
-
-    Returns:
-        The items about present attempts, and a failure for each present attempt that had run and that the agent does
-        not know any more.
     """
-    items = {(item.replica, item.attempt): item for item in event.inventory}
-    found = []
+    event, present, is_added = connected
+    if is_added:
+        cordon_flapping(job, event.node)
     for item in event.inventory:
-        replica = job.replicas.get(item.replica)
-        if replica is not None and replica.node == event.node and replica.attempt == item.attempt and replica.is_live:
-            found.append(item)
-            _repeat_orders(job, replica, item)
+        if (item.replica, item.attempt) in present:
+            _repeat_orders(job, job.replicas[item.replica], item)
         elif item.phase in ("starting", "running", "ready") or (
             item.phase == "suspended" and not _awaits_start(job, event.node, item)
         ):
             job.emit(StopReplica(event.node, item.replica, item.attempt, 0))
-    for name in list(job.nodes[event.node].replicas):
-        replica = job.replicas[name]
-        if replica.is_live and (replica.id, replica.attempt) not in items:
-            found += _resend_start(job, replica)
+    known = {(item.replica, item.attempt) for item in event.inventory}
+    for replica in [job.replicas[name] for name in job.nodes[event.node].replicas]:
+        if replica.phase == "starting" and replica.order is not None and (replica.id, replica.attempt) not in known:
+            job.emit(replica.order)
     for world in [job.worlds[name] for name in job.nodes[event.node].stores]:
         if world.phase == "opening":
             job.emit(OpenStore(event.node, world.name, world.generation))
-    return found
 
 
 def _awaits_start(job: JobState, name: NodeName, item: InventoryItem) -> bool:
@@ -198,15 +195,6 @@ def _repeat_orders(job: JobState, replica: Replica, item: InventoryItem) -> None
         job.emit(TellPeers(replica.node, replica.id, replica.attempt, replica.known_addresses))
 
 
-def _resend_start(job: JobState, replica: Replica) -> list[InventoryItem]:
-    """Send the start order of an attempt that its agent does not know; if it had run, return its failure as an item."""
-    if replica.phase == "starting" and replica.order is not None:
-        job.emit(replica.order)
-        return []
-    exited = ReplicaExited(replica.id, replica.attempt, "start_failed", detail="its agent does not know the attempt")
-    return [InventoryItem(replica.id, replica.attempt, "exited", exited=exited)]
-
-
 def lose_node(job: JobState, name: NodeName, cause: str, because: str = "", *, asked: bool = False) -> None:
     """Record the loss of a node: nothing runs there any more, its replicas are lost, and its seats are free.
 
@@ -227,11 +215,10 @@ def lose_node(job: JobState, name: NodeName, cause: str, because: str = "", *, a
     was_usable, node.lost_because = node.usable, because
     _give_up(job, name)
     update_free(job, name)
-    lost = vacate(job, name, cause)
-    if not was_usable:
-        return
-    is_blamed = not asked and not node.is_leaving
-    job.facts.append(Loss(name, cause, lost, name, is_told=True, is_blamed=is_blamed))
+    lost, unseated = _vacate(job, name, cause)
+    if was_usable:
+        is_blamed = not asked and not node.is_leaving
+        job.facts.append(Loss(name, cause, lost, name, is_told=True, is_blamed=is_blamed, unseated=unseated))
 
 
 def _give_up(job: JobState, name: NodeName) -> None:
@@ -245,11 +232,11 @@ def _give_up(job: JobState, name: NodeName) -> None:
         del job.usable[bisect_left(job.usable, (node.order, name))]
 
 
-def vacate(job: JobState, name: NodeName, cause: str) -> tuple[Failure, ...]:
+def _vacate(job: JobState, name: NodeName, cause: str) -> tuple[tuple[Failure, ...], tuple[WorldName, ...]]:
     """Record that every attempt on the node is over, and free every seat and store there.
 
     Returns:
-        A failure of kind `node_lost` for each replica that ran there.
+        A failure of kind `node_lost` for each replica that ran there, and the worlds with a store or a seat there.
     """
     lost: list[Failure] = []
     replicas = [job.replicas[replica] for replica in job.nodes[name].replicas]
@@ -260,26 +247,19 @@ def vacate(job: JobState, name: NodeName, cause: str) -> tuple[Failure, ...]:
             replica.member_since = 0
         unplace(job, replica)
         forget_ports(replica)
-    leave_stores(job, name, replicas)
-    return tuple(lost)
+    return tuple(lost), (*_forget_stores(job, name), *(replica.world for replica in replicas))
 
 
-def leave_stores(job: JobState, name: NodeName, replicas: list[Replica]) -> None:
-    """Forget the stores on a lost node; each opening world that has its store or a replica there chooses members anew.
-
-    Args:
-        job: The state.
-        name: The node.
-        replicas: The replicas that had a seat there.
-    """
+def _forget_stores(job: JobState, name: NodeName) -> list[WorldName]:
+    """Forget the stores on a lost node, and return the worlds that had them."""
     hosted = list(job.nodes[name].stores)
-    for world in [job.worlds[world] for world in hosted]:
-        forget_store(job, world)
-    abandon_openings(job, [*hosted, *(replica.world for replica in replicas)])
+    for world in hosted:
+        forget_store(job, job.worlds[world])
+    return hosted
 
 
 def give_up_node(job: JobState, replica: Replica) -> None:
-    """Record that a worker of the replica outlives SIGKILL: its node is lost, and all else there is killed (R6).
+    """Give up the node of a replica of which a worker outlives SIGKILL: all else there is killed (R6).
 
     The replica's resources on the node stay taken. The other replicas there are lost too, but start elsewhere only when
     the agent has reported their end.
@@ -306,7 +286,7 @@ def give_up_node(job: JobState, replica: Replica) -> None:
             job.emit(StopReplica(name, other.id, other.attempt, 0))
         elif not other.is_live:
             unplace(job, other)
-    leave_stores(job, name, others)
+    abandon_openings(job, [*_forget_stores(job, name), *(other.world for other in others)])
     node.lost_because = f"a worker of {replica.id} outlives SIGKILL"
     cause = f"{name} lost ({node.lost_because})"
     job.decided("node_lost", name, cause, "error")

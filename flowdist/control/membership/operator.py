@@ -6,7 +6,7 @@ from typing import assert_never
 
 from flowdist.control.incidents.ending import begin_ending, hurry
 from flowdist.control.incidents.retiring import retire
-from flowdist.control.job.facts import Change
+from flowdist.control.job.facts import Change, Operation
 from flowdist.control.job.state import JobState, Role, World
 from flowdist.control.membership.drain import drain
 from flowdist.control.membership.formation import abandon_openings
@@ -15,8 +15,6 @@ from flowdist.control.placement.placement import unplace
 from flowdist.control.protocol import events as ev
 from flowdist.graph import RoleSpec
 from flowdist.graph.mesh import spelled
-
-Operation = ev.ScaleRequested | ev.CancelRequested | ev.DrainRequested | ev.CordonRequested | ev.UncordonRequested
 
 
 def apply_operation(job: JobState, event: Operation) -> None:

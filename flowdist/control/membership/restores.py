@@ -29,4 +29,4 @@ def note_restore(job: JobState, replica: Replica, step: int) -> None:
         return
     found = OldRestore(job.now, world.name, world.generation, replica.id, step, latest.step)
     job.restores.append(found)
-    job.decided("old_restore", replica.id, found.text, "warning")
+    job.note("old_restore", replica.id, found.text, "warning")

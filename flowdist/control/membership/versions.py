@@ -16,12 +16,13 @@ checkpoint and publish a lower number: that number is the latest one then.
 from __future__ import annotations
 
 from flowdist.control.job.deadlines import Due
-from flowdist.control.job.state import JobState, Replica
+from flowdist.control.job.facts import OfReadiness
+from flowdist.control.job.state import JobState, Replica, Role
 from flowdist.control.protocol import events as ev
 
 
 def note_published(job: JobState, replica: Replica, event: ev.ReplicaPublished) -> None:
-    """Record a version that a role has published, and judge the replicas that wait for one.
+    """Record a version that a role has published; the replicas that wait for one are judged then.
 
     Within a generation a version that is not higher than the latest one changes nothing.
     """
@@ -32,27 +33,30 @@ def note_published(job: JobState, replica: Replica, event: ev.ReplicaPublished) 
     is_first = role.version < 0
     role.version, role.version_generation = event.version, order.generation
     role.highest_version = max(role.highest_version, event.version)
-    for spec in job.graph.holders_of(role.spec.name):
-        for holder in job.replicas_of(job.roles[spec.name]):
-            if holder.phase == "running":
-                if is_first:
-                    await_readiness(job, holder)
-                judge_readiness(job, holder)
+    for holder in _running_holders(job, role) if is_first else ():
+        await_readiness(job, holder)
+    job.facts.append(event)
+
+
+def _running_holders(job: JobState, publisher: Role) -> list[Replica]:
+    """Return the replicas of roles that need versions of this one, as far as they run and are not ready."""
+    holders = [job.roles[spec.name] for spec in job.graph.holders_of(publisher.spec.name)]
+    return [each for role in holders for each in job.replicas_of(role) if each.phase == "running"]
 
 
 def note_acknowledged(job: JobState, replica: Replica, event: ev.ReplicaAcknowledged) -> None:
-    """Record the version that an attempt has, and judge whether it is ready with it."""
+    """Record the version that an attempt has; whether it is ready with it is judged then."""
     if job.role_of(replica.id).spec.versions is not None:
         replica.version = event.version
-        judge_readiness(job, replica)
+        job.facts.append(event)
 
 
-def note_checked(job: JobState, replica: Replica) -> None:
+def note_checked(job: JobState, replica: Replica, event: ev.ReplicaReady) -> None:
     """Record that a running attempt has passed the readiness check of its role, if there is one."""
     spec = job.role_of(replica.id).spec
     if replica.phase == "running" and spec.ready is not None:
-        replica.is_checked = spec.versions is not None
-        judge_readiness(job, replica, passed=True)
+        replica.is_checked = True
+        job.facts.append(event)
 
 
 def await_readiness(job: JobState, replica: Replica) -> None:
@@ -71,18 +75,22 @@ def awaits_readiness(job: JobState, replica: Replica) -> bool:
     return spec.has_readiness and (spec.versions is None or job.roles[spec.versions.role].version >= 0)
 
 
-def judge_readiness(job: JobState, replica: Replica, *, passed: bool = False) -> None:
-    """Turn a running replica to "ready" if it has passed its check and has a version that is fresh enough.
+def judge_readiness(job: JobState, event: OfReadiness) -> None:
+    """Turn the running replicas to "ready" that pass their check and have a version that is fresh enough.
 
-    One that has an old version gets a notice, once in an attempt.
-
-    Args:
-        job: The state of the job.
-        replica: The replica.
-        passed: It has just passed the check of its role.
+    The event is about one of them, or it is a version for all replicas that wait for one. A replica that has an old
+    version gets a notice, once in an attempt.
     """
+    if isinstance(event, ev.ReplicaPublished):
+        for holder in _running_holders(job, job.role_of(event.replica)):
+            _judge_one(job, holder)
+    else:
+        _judge_one(job, job.replicas[event.replica])
+
+
+def _judge_one(job: JobState, replica: Replica) -> None:
     spec = job.role_of(replica.id).spec
-    if replica.phase != "running" or not (spec.ready is None or passed or replica.is_checked):
+    if replica.phase != "running" or not (spec.ready is None or replica.is_checked):
         return
     with_version = ""
     if spec.versions is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from flowdist.control.job.state import JobState, PastFailure, Replica
 from flowdist.control.placement.chooser import Chooser
-from flowdist.control.placement.placement import avoided, short_of_room, update_free
+from flowdist.control.placement.placement import avoided, short_roles, update_free, without_room
 from flowdist.control.protocol.ids import NodeName
 from flowdist.control.rules.bad_nodes import recent
 from flowdist.graph import format_duration
@@ -91,11 +91,7 @@ def is_needed(job: JobState, name: NodeName) -> str:
 
     Replicas on other nodes that are being drained or preempted need new seats too, so their seats do not count.
     """
-    roles = [role for role in job.roles.values() if role.outcome is None]
-    nodes = [job.nodes[each] for each in {**job.leaving, name: None}]
-    leaving = [replica for node in nodes for replica in node.replicas if job.role_of(replica).outcome is None]
-    short = short_of_room(job, roles, without=[name], leaving=leaving)
-    return short.spec.name if short is not None else ""
+    return without_room(job, short_roles(job, {**job.leaving, name: None}), without=[name])
 
 
 def cordon(job: JobState, name: NodeName, why: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable
+from itertools import islice
 
 from flowdist.control.job.state import OVER_PHASES, JobState, Node, Replica, Role
 from flowdist.control.placement.amounts import free_text, need_text
@@ -115,22 +116,21 @@ def fill(job: JobState, role: Role, count: int, *, without: Collection[NodeName]
         return 0
     placed = passed = 0
     wanting = False
-    short = _short_roles(job, role)
-    trial: Trial = dict.fromkeys(without)
-    chooser = Chooser(job, role, trial)
+    short = short_roles(job, job.leaving)
+    short.pop(role.spec.name, None)
+    chooser = Chooser(job, role, dict.fromkeys(without))
     block = role.spec.step - role.seats % role.spec.step
     while placed + block <= count and passed < len(role.vacant):
-        replica = job.replicas[role.replicas[role.vacant[passed]]]
-        if replica.phase != "waiting":
+        if job.replicas[role.replicas[role.vacant[passed]]].phase != "waiting":
             passed += 1
             continue
         wanting = True
-        seats = _choose_block(job, role, chooser, role.vacant[passed : passed + block])
-        left = {name: trial[name] for _, name in seats}
-        if len(seats) < block or (short and not leaves_room(job, role, left, seats, short)):
+        # In a gang, every replica without a seat waits: the phases of the rest of a block need not be looked at.
+        seats = _choose(job, chooser, [role.replicas[index] for index in role.vacant[passed : passed + block]])
+        if len(seats) < block or (short and not _leaves_room(job, seats, short)):
             break
-        if all(_returns_its_seats(job, role, other) for other in short):
-            short = []  # `leaves_room` would be true for every further seat of the role as well
+        if all(_returns_its_seats(job, role, job.roles[other]) for other in short):
+            short = {}  # `_leaves_room` would be true for every further seat of the role as well
         for chosen, name in seats:
             place(job, job.replicas[chosen], name)
         placed, block = placed + block, role.spec.step
@@ -139,26 +139,20 @@ def fill(job: JobState, role: Role, count: int, *, without: Collection[NodeName]
     return placed
 
 
-def _choose_block(job: JobState, role: Role, chooser: Chooser, vacant: Iterable[int]) -> list[Seat]:
-    """Choose seats for the replicas of these indexes, in order, and return those found before no node has room.
+def _choose(job: JobState, chooser: Chooser, replicas: Iterable[ReplicaId]) -> list[Seat]:
+    """Choose seats for these replicas of one role, in order; return those found before no node has room.
 
-    The phase of a replica is not checked: in a gang, every replica without a seat is waiting.
+    The node where the ports of a replica were chosen is preferred. A node that it avoids is taken only if no other has
+    room (R22).
     """
     seats: list[Seat] = []
-    for index in vacant:
-        replica = job.replicas[role.replicas[index]]
-        if (name := _take(job, chooser, replica)) is None:
+    for name in replicas:
+        replica = job.replicas[name]
+        node = chooser.take(replica.ports_node, avoided(job, replica)) or chooser.take(replica.ports_node)
+        if node is None:
             break
-        seats.append((replica.id, name))
+        seats.append((name, node))
     return seats
-
-
-def _take(job: JobState, chooser: Chooser, replica: Replica) -> NodeName | None:
-    """Return the node that the chooser takes for the replica: one that it avoids only if no other has room (R22).
-
-    None if no node has room. The node where its ports were chosen is preferred.
-    """
-    return chooser.take(replica.ports_node, avoided(job, replica)) or chooser.take(replica.ports_node)
 
 
 def avoided(job: JobState, replica: Replica) -> list[NodeName]:
@@ -178,105 +172,107 @@ def admit(job: JobState, roles: Iterable[Role]) -> Role | None:
     """Give seats for the minimum of every role, or no seat at all (R2).
 
     Returns:
-        The first role that does not fit; None if all fit. All that do not fit are marked as unsatisfied.
+        The first role that does not fit; None if all fit.
     """
-    trial: Trial = {}
-    wanted: list[Seat] = []
-    below = [role for role in roles if role.occupied < role.spec.min_replicas]
-    short = [role for role in below if not _choose_seats(job, role, trial, wanted, in_full=role is not below[-1])]
-    for replica, node in wanted if not short else ():
+    wanted = {role.spec.name: found for role in roles if (found := _unseated(job, role))}
+    seats, lacking = _choose_all(job, wanted)
+    if lacking:
+        return job.roles[lacking]
+    for replica, node in _beside_others(job, wanted, seats) if seats else ():
         place(job, job.replicas[replica], node)
-    for role in short:
-        job.unsatisfied[role.spec.name] = None
-    return short[0] if short else None
+    return None
 
 
-def short_of_room(
-    job: JobState,
-    roles: Iterable[Role],
-    *,
-    without: Collection[NodeName] = (),
-    leaving: Collection[ReplicaId] = (),
-    extra: int = 0,
-) -> Role | None:
+def _beside_others(job: JobState, wanted: dict[str, list[ReplicaId]], seats: list[Seat]) -> list[Seat]:
+    """Return seats for the replicas `wanted` that leave room for the minima of other roles, or `seats` if none do.
+
+    If these, which are the best ones, do not, it is tried which are the best after some of the others have taken
+    theirs. A role with a `near` rule is left out: it may be near to seats that others have, not to those they may get.
+    """
+    given = dict(seats)
+    short = {
+        name: [each for each in found if each not in given] for name, found in short_roles(job, job.leaving).items()
+    }
+    rest = {name: found for name, found in short.items() if found}
+    if any(job.roles[name].spec.placement.near for name in wanted) or _leaves_room(job, seats, rest):
+        return seats
+    now = [name for name in rest if name not in wanted and not before_success(job, job.roles[name].spec)]
+    for count in range(1, len(now) + 1):
+        chosen, _ = _choose_all(job, {name: rest[name] for name in now[:count]} | wanted)
+        own = [seat for seat in chosen if seat[0] in given]
+        if len(own) == len(seats) and _leaves_room(job, own, rest):
+            return own
+    return seats
+
+
+def short_of_room(job: JobState, roles: Iterable[Role]) -> Role | None:
     """Return the first role whose minimum finds no room beside the roles before it; None if all fit. No seat is given.
 
-    Args:
-        job: The state.
-        roles: The roles, in the order in which they take seats.
-        without: Nodes that take nothing.
-        leaving: Replicas that count as without their present seats, and need other ones.
-        extra: If positive, look for so many seats more than each role has, instead of for its minimum.
+    The roles take seats in the given order.
     """
-    trial: Trial = dict.fromkeys(without)
-    wanted: list[Seat] = []
-    return next((role for role in roles if not _choose_seats(job, role, trial, wanted, leaving, extra)), None)
+    _, lacking = _choose_all(job, {role.spec.name: _unseated(job, role) for role in roles})
+    return job.roles[lacking] if lacking else None
 
 
-def _choose_seats(
-    job: JobState,
-    role: Role,
-    trial: Trial,
-    wanted: list[Seat],
-    leaving: Collection[ReplicaId] = (),
-    extra: int = 0,
-    in_full: bool = False,
-) -> bool:
-    """Choose seats for the replicas that the role lacks to its minimum, without giving them. Return whether all fit.
+def has_room(job: JobState, role: Role, count: int, without: Collection[NodeName]) -> bool:
+    """Return whether `count` more replicas of the role find room on other nodes than those of `without`."""
+    more = [role.replicas[index] for index in role.vacant[:count]]
+    seats, _ = _choose_all(job, {role.spec.name: more}, dict.fromkeys(without))
+    return len(seats) == count
+
+
+def _choose_all(
+    job: JobState, wanted: dict[str, list[ReplicaId]], trial: Trial | None = None, taken: Collection[Seat] = ()
+) -> tuple[list[Seat], str]:
+    """Choose seats for replicas of several roles, role by role, without giving them.
 
     Args:
         job: The state, which is not changed.
-        role: The role.
-        trial: Capacity assumed free on some nodes; the chosen seats are subtracted from it.
-        wanted: The seats chosen so far; the new ones are appended.
-        leaving: Replicas that count as without their present seats, and need other ones.
-        extra: If positive, how many seats to choose, instead of those that the minimum lacks.
-        in_full: Choose as many seats as fit even if not all do, so that `trial` is right for the roles that follow.
+        wanted: The replicas, by role.
+        trial: Capacity assumed free on some nodes, from which the chosen seats are subtracted.
+        taken: Seats that are about to be given to others, and are subtracted from `trial` already.
+
+    Returns:
+        The seats, and the first role that does not fit; empty if all fit. Roles after that one are left out.
     """
-    own = [replica.index for replica in leaving if replica.role == role.spec.name]
-    missing = extra or role.spec.min_replicas - role.occupied + len(own)
-    if missing <= 0:
-        return True
-    chooser = Chooser(job, role, trial, wanted)
-    if not in_full and chooser.lacks(missing):
-        return False
-    for index in heapq.merge(role.vacant, sorted(own)):
-        if missing <= 0:
-            break
-        replica = job.replicas[role.replicas[index]]
-        if (name := _take(job, chooser, replica)) is None:
-            return False
-        wanted.append((replica.id, name))
-        missing -= 1
-    return missing <= 0
+    trial = {} if trial is None else trial
+    seats: list[Seat] = []
+    for name, replicas in wanted.items():
+        chooser = Chooser(job, job.roles[name], trial, [*taken, *seats])
+        found = [] if chooser.lacks(len(replicas)) else _choose(job, chooser, replicas)
+        seats += found
+        if len(found) < len(replicas):
+            return seats, name
+    return seats, ""
 
 
-def _short_roles(job: JobState, grower: Role) -> list[Role]:
-    """Return the unfinished roles other than `grower` that lack seats to their minimum."""
-    return [
-        role
-        for role in job.roles.values()
-        if role.outcome is None and role is not grower and role.occupied < role.spec.min_replicas
-    ]
+def _unseated(job: JobState, role: Role, leaving: Collection[NodeName] = ()) -> list[ReplicaId]:
+    """Return the replicas that need a seat before the role has its minimum, the lowest index first.
+
+    Replicas on the nodes `leaving` need another seat, so that their present one does not count.
+    """
+    own = [each.index for name in leaving for each in job.nodes[name].replicas if each.role == role.spec.name]
+    missing = role.spec.min_replicas - role.occupied + len(own)
+    return [role.replicas[index] for index in islice(heapq.merge(role.vacant, sorted(own)), max(0, missing))]
 
 
-def leaves_room(job: JobState, grower: Role, taken: Trial, seats: list[Seat], short: list[Role]) -> bool:
-    """Return whether the minima of all `short` roles still find room after `grower` gets these seats (R2).
+def short_roles(job: JobState, leaving: Collection[NodeName]) -> dict[str, list[ReplicaId]]:
+    """Return the replicas that need a seat before each unfinished role has its minimum, by role; see `_unseated`."""
+    roles = [role for role in job.roles.values() if role.outcome is None]
+    return {role.spec.name: found for role in roles if (found := _unseated(job, role, leaving))}
+
+
+def _leaves_room(job: JobState, seats: list[Seat], short: dict[str, list[ReplicaId]]) -> bool:
+    """Return whether the replicas `short` of other roles still find room after these seats are given (R2).
 
     A role that finds no room even without the new seats blocks only nodes that could ever take one of its replicas.
-
-    Args:
-        job: The state, which is not changed.
-        grower: The role that is to get the seats.
-        taken: The capacity that the new seats leave on their nodes.
-        seats: The new seats.
-        short: Roles that lack seats to their minimum.
+    The state is not changed.
     """
-    while (lacking := _without_room(job, grower, taken, seats, short)) is not None:
-        is_for_it = any(_may_ever_take(job.nodes[name], lacking) for _, name in seats)
-        if is_for_it or _without_room(job, grower, {}, [], short) is not lacking:
+    while lacking := without_room(job, short, seats):
+        is_for_it = any(_may_ever_take(job.nodes[name], job.roles[lacking]) for _, name in seats)
+        if is_for_it or without_room(job, short) != lacking:
             return False
-        short = [role for role in short if role is not lacking]
+        short = {name: found for name, found in short.items() if name != lacking}
     return True
 
 
@@ -290,53 +286,49 @@ def _may_ever_take(node: Node, role: Role) -> bool:
     return is_allowed and slots(role.need, offered(node.spec)) > 0
 
 
-def _without_room(job: JobState, grower: Role, taken: Trial, seats: list[Seat], short: list[Role]) -> Role | None:
-    """Return the first of the `short` roles whose minimum finds no room beside the others; None if all find room.
+def without_room(
+    job: JobState, short: dict[str, list[ReplicaId]], seats: Collection[Seat] = (), without: Collection[NodeName] = ()
+) -> str:
+    """Return the first of these roles whose minimum finds no room beside the others; empty if all find room.
 
     A role that starts after the success of others may use their seats, which are free by then. So the room is computed
     once for each set of roles that may have succeeded, and the roles that can start then have to fit together.
 
-    The arguments are those of `leaves_room`. The state is not changed.
+    Args:
+        job: The state, which is not changed.
+        short: The replicas that need seats, by role.
+        seats: Seats that are about to be given to others.
+        without: Nodes that take nothing.
     """
-    after = {role.spec.name: before_success(job, role.spec) for role in short}
+    after = {name: before_success(job, job.roles[name].spec) for name in short}
     for gone in moments(after):
-        trial = _when_gone(job, gone, taken, grower, seats)
-        for role in short:
-            if role.spec.name in gone or not after[role.spec.name].keys() <= gone:
-                continue
-            missing = role.spec.min_replicas - role.occupied
-            chooser = Chooser(job, role, trial, seats)
-            if chooser.lacks(missing) or not all(chooser.take() is not None for _ in range(missing)):
-                return role
-    return None
+        now = {name: short[name] for name in short if name not in gone and after[name].keys() <= gone}
+        taken = [seat for seat in seats if seat[0].role not in gone]
+        _, lacking = _choose_all(job, now, _when_gone(job, gone, seats, without), taken)
+        if lacking:
+            return lacking
+    return ""
 
 
-def _when_gone(job: JobState, gone: Collection[str], free: Trial, grower: Role, seats: list[Seat]) -> Trial:
-    """Return the free capacity of the nodes once the roles `gone` have succeeded and their seats are free.
+def _when_gone(job: JobState, gone: Collection[str], seats: Collection[Seat], without: Collection[NodeName]) -> Trial:
+    """Return the free capacity of nodes, with the new `seats` given, once the roles `gone` have succeeded.
 
-    `free` is what the new `seats` of `grower` leave. These seats, too, become free if `grower` is one of `gone`.
+    Then the seats of these roles are free, also new ones. The nodes of `without` take nothing.
     """
-    trial = dict(free)
-    for name in job.roles if gone else ():  # in the order of the graph, because sets have none
-        if name not in gone:
-            continue
-        for seat, devices in _devices_of(job, grower, seats) if name == grower.spec.name else ():
-            _free_up(job, trial, seat, grower, devices)
-        for replica in seated(job, job.roles[name]):
-            assert replica.node is not None
-            _free_up(job, trial, replica.node, job.roles[name], replica.gpus)
+    trial: Trial = dict.fromkeys(without)
+    given: list[tuple[NodeName, Role, tuple[int, ...]]] = []
+    for replica, name in seats:
+        role, free = job.role_of(replica), trial.get(name) or job.free[name]
+        given.append((name, role, pick(role.need, free)))
+        trial[name] = subtract(free, role.need, given[-1][2])
+    for seat in given:
+        if seat[1].spec.name in gone:
+            _free_up(job, trial, *seat)
+    for role in job.roles.values() if gone else ():  # in the order of the graph, because sets have none
+        for each in seated(job, role) if role.spec.name in gone else ():
+            assert each.node is not None
+            _free_up(job, trial, each.node, role, each.gpus)
     return trial
-
-
-def _devices_of(job: JobState, role: Role, seats: list[Seat]) -> list[tuple[NodeName, tuple[int, ...]]]:
-    """Return the node and the devices that each of these seats gets if they are given in this order."""
-    left: dict[NodeName, Capacity] = {}
-    found = []
-    for _, name in seats:
-        free = left.get(name, job.free[name])
-        found.append((name, pick(role.need, free)))
-        left[name] = subtract(free, role.need, found[-1][1])
-    return found
 
 
 def _free_up(job: JobState, trial: Trial, name: NodeName, role: Role, devices: tuple[int, ...]) -> None:
@@ -368,12 +360,13 @@ def before_success(job: JobState, spec: RoleSpec) -> dict[str, None]:
     return {name: None for name in job.roles[spec.name].after if job.roles[name].outcome is None}
 
 
-def explain(job: JobState, role: Role, shown: int = 4) -> str:
+def explain(job: JobState, role: Role, without: NodeName = "", shown: int = 4) -> str:
     """Return, as text for the user, what a replica of the role needs, and why no node that is up has room for it.
 
     Args:
         job: The state.
         role: The role.
+        without: A node that counts as cordoned, because it is to be drained.
         shown: How many nodes are named; the others are only counted.
     """
     missing = role.spec.min_replicas - role.occupied
@@ -387,8 +380,8 @@ def explain(job: JobState, role: Role, shown: int = 4) -> str:
         node = job.nodes[n]
         if node.stands_still:
             parts.append(f"{n} stands still ({node.stands_still} is stopped)")
-        if node.cordoned:
-            parts.append(f"{n} is cordoned ({node.cordoned})")
+        if cordoned := node.cordoned or ("to be drained" if n == without else ""):
+            parts.append(f"{n} is cordoned ({cordoned})")
         elif refused := refusal(node, role.spec.placement):
             parts.append(f"{n} {refused}")
         else:

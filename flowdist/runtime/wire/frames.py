@@ -10,7 +10,7 @@ import socket
 
 import msgspec
 
-from flowdist.control.membership.operator import Operation as OperatorRequest
+from flowdist.control.job.facts import Operation as OperatorRequest
 from flowdist.control.protocol.effects import Outcome, StartReplica
 from flowdist.control.protocol.events import NodeGone, NodePreempted, ReplicaExited
 from flowdist.control.protocol.ids import NodeName, ReplicaId

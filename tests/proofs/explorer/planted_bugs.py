@@ -17,7 +17,7 @@ PLANTED_BUGS = {
         "before is not None and not before.is_over and before.order.attempt >="),
     "say-nothing": Mutant(
         "say-nothing", "R20", "orders to start that are lost with a connection are not resent",
-        "membership.nodes:_resend_start", "job.emit(replica.order)", "pass"),
+        "membership.nodes:greet", "job.emit(replica.order)", "pass"),
     "lost-stops": Mutant(
         "lost-stops", "R20", "orders to stop that are lost with a connection are not resent",
         "membership.nodes:_repeat_orders", "or replica.node is None", "or True"),
