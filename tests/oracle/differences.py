@@ -97,6 +97,17 @@ def _more_modules(left: list[Any], right: list[Any]) -> bool:
 
 
 @_of_lists
+def _codecs_in_another_order(left: list[Any], right: list[Any]) -> bool:
+    found = [[name for name in names if not name.startswith("_codecs_")] for names in (left, right)]
+    return found[0] == found[1] and sorted(left) == sorted(right)
+
+
+@_of_lists
+def _same_filters(left: list[Any], right: list[Any]) -> bool:
+    return sorted(map(str, left)) == sorted(map(str, right)) and "sympy" in str(left)
+
+
+@_of_lists
 def _without_store(left: list[Any], right: list[Any]) -> bool:
     return not Counter(right) - Counter(left)
 
@@ -109,8 +120,12 @@ def _cyclic_garbage(left: str, right: str) -> bool:
     return left == MISSING and "/job/data.db" in right  # connections of sqlite3 are in a cycle
 
 
-def _one_less(left: str, right: str) -> bool:
-    return left.isdigit() and right.isdigit() and int(right) == int(left) - 1
+def _fewer(left: str, right: str) -> bool:
+    return left.isdigit() and right.isdigit() and 0 < int(left) - int(right) <= 2
+
+
+def _is_log(left: str, right: str) -> bool:
+    return _is_shared(left, right) and "(['[20" in left.replace('"', "'")  # a line with the time of an import
 
 
 @_of_lists
@@ -195,7 +210,7 @@ NAMED = (
     ),
     Named("a store of one's own", TORCHRUN, "no rank hosts it", "nameless files", _without_store),
     Named("a store of one's own", TORCHRUN, "no rank hosts it", r"files: \d+", _no_null_device),
-    Named("a store of one's own", TORCHRUN, "no rank hosts it", "process: threads", _one_less),
+    Named("a store of one's own", TORCHRUN, "no rank hosts it", "process: threads", _fewer),
     Named(
         "of the launcher",
         TORCHRUN,
@@ -222,6 +237,9 @@ NAMED = (
     ),
     Named("`ps` of a fork", WARM, "`ps` shows the command line of the prefix", "process: (cmdline|comm)"),
     Named("one seed of hash()", WARM, "share the seed of `hash()`", "hash"),
+    Named("one seed of hash()", WARM, "share the seed of `hash()`", "modules", _is_shared),
+    Named("one seed of hash()", WARM, "share the seed of `hash()`", "modules", _codecs_in_another_order),
+    Named("output of imports", WARM, "in the logs of each, as if each had printed it", "std(out|err)", _is_log),
     Named("one end more", WARM, "`atexit` has one more function", "atexit", _one_more),
     Named("watched functions", WARM, "of `os` (`stat`, `urandom`, `getpid`, ...)", r"functions: os\..*", _is_wrapped),
     Named(
@@ -267,8 +285,10 @@ NAMED = (
             "late imports", WARM, "are in `sys.modules` earlier, with what their import leaves behind", subjects, fits
         )
         for subjects, fits in (
-            ("modules", _more_modules),
+            ("modules( before)?", _more_modules),
             ("warnings", _more_filters),
+            ("warnings", _same_filters),
+            (".*environment: TORCHINDUCTOR_CACHE_DIR", _removed),
             ("contextvars", _of_decimals),
             ("libraries", _more_libraries),
             ("atexit", _few_more),

@@ -18,7 +18,7 @@ Observation = dict[
 ]  # what one run showed: the exit code, each process by "attempt-rank", the files that are left
 ROOT = str(Path(__file__).parents[2])
 NOT_OURS = re.compile(r"__pycache__/(probe|surroundings)\.|^probe\.py$|^surroundings\.py$")
-TEMPORARY = re.compile(r"(?<=tmp|mp-|er-)[a-z0-9_]{8}(?=/|$)")  # tmpxxxxxxxx, pymp-xxxxxxxx, listener-xxxxxxxx
+TEMPORARY = re.compile(r"(?<=tmp|mp-|er-)[a-z0-9_]{8}(?=/|$|wandb-)")  # tmpxxxxxxxx, pymp-xxxxxxxx, listener-xxxxxxxx
 ADDRESS = re.compile(r"0x[0-9a-f]{9,}")
 
 
