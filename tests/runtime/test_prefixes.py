@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from flowdist.runtime.prefix.fork_safety import running_threads, shared_memory
+from flowdist.runtime.prefix.late import Late
 from flowdist.runtime.processes.prefixes import Prefixes
 from flowdist.runtime.processes.spawn_protocol import (
     Answer,
@@ -517,3 +518,33 @@ def test_an_interpreter_that_ends_before_its_script_begins_is_not_used(
         assert not selector.get_map()
     assert answers == [StartedCold(1, "its process ended before it asked for its rank: exit 0")]
     assert started == [request]
+
+
+CHANGES = {
+    "a new value": ("os.environ['MODE'] = 'other'", "MODE is set after a late import has read it"),
+    "emptied for a moment": ("kept = dict(os.environ); os.environ.clear(); os.environ.update(kept)", ""),
+    "the same value": ("os.environ['MODE'] = 'one'", ""),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_variable_that_a_late_import_has_read_may_not_change_unsaid(spawning: Spawning, what: str) -> None:
+    write(spawning.folder, "late", "import os\nmode = os.environ['MODE']\nos.environ['LEFT'] = mode")
+    change, said = CHANGES[what]
+    acts = "open('acts', 'a').close()\nprint(os.environ.get('LEFT'))\n"
+    write(spawning.folder, "changes", f"{RANK}{acts}{change}\nimport late\nprint(late.mode)")
+    outcome = spawning.outcome(spawning.start("changes.py", warm=True, env={"MODE": "one"}, late=("late",)))
+    assert (outcome.code, outcome.out.split()) == (0, ["None", "one"])
+    assert outcome.err.startswith(f"flowdist: {said}") if said else outcome.err == ""
+
+
+def test_what_a_late_import_has_set_is_set_at_the_first_step() -> None:
+    late = Late([])
+    late._left = {b"FLOWDIST_TEST_LEFT": (None, b"left"), b"FLOWDIST_TEST_OWN": (None, b"left")}
+    os.environ["FLOWDIST_TEST_OWN"] = "the script's"
+    try:
+        late.leave_variables()
+        assert (os.environ["FLOWDIST_TEST_LEFT"], os.environ["FLOWDIST_TEST_OWN"]) == ("left", "the script's")
+    finally:
+        for name in ("FLOWDIST_TEST_LEFT", "FLOWDIST_TEST_OWN"):
+            os.environ.pop(name, None)
