@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flowdist.runtime.prefix.fork_safety import running_threads, shared_memory
+from flowdist.runtime.prefix.fork_safety import memory_of_its_own, running_threads
 from flowdist.runtime.prefix.late import Late
 from flowdist.runtime.processes.prefixes import Prefixes
 from flowdist.runtime.processes.spawn_protocol import (
@@ -398,15 +398,24 @@ def test_a_thread_that_has_been_joined_and_is_not_off_the_list_yet_does_not_coun
     assert running_threads(str(tmp_path), 10) == ["pt_main (a) b"]
 
 
-def test_memory_counts_as_shared_if_a_process_can_write_it_and_its_forks_see_that(tmp_path: Path) -> None:
-    maps = tmp_path / "maps"
-    maps.write_text(
-        "7f0000000000-7f0000001000 r--s 00000000 00:01 1 /usr/lib/locale/C.utf8\n"
-        "7f0000001000-7f0000002000 rw-p 00000000 00:00 0 [heap]\n"
+def test_memory_that_forks_share_or_lack_counts(tmp_path: Path) -> None:
+    smaps = tmp_path / "smaps"
+    smaps.write_text(
+        "7f0000000000-7f0000001000 r--s 00000000 00:01 1 /usr/lib/locale/C.utf8\nSize:  4 kB\nVmFlags: rd mr me ms\n"
+        "7f0000001000-7f0000002000 rw-p 00000000 00:00 0 [heap]\nVmFlags: rd wr mr mw me ac\n"
     )
-    assert shared_memory(str(maps)) == ""
-    maps.write_text("7f0000002000-7f0000003000 rw-s 00000000 00:01 2  /dev/shm/sem.mp-x (deleted)\n")
-    assert shared_memory(str(maps)) == "/dev/shm/sem.mp-x (deleted)"
+    assert memory_of_its_own(str(smaps)) == ""
+    smaps.write_text("7f0000002000-7f0000003000 rw-s 00000000 00:01 2  /dev/shm/sem.mp-x (deleted)\n")
+    assert memory_of_its_own(str(smaps)) == "it has made memory that processes share (/dev/shm/sem.mp-x (deleted))"
+    smaps.write_text("7f0000002000-7f0000003000 rw-p 00000000 00:00 0\nVmFlags: rd wr dc\n")
+    assert memory_of_its_own(str(smaps)) == "it has memory that forks do not get (anonymous)"
+
+
+def test_memory_that_is_taken_from_forks_makes_a_script_cold(spawning: Spawning) -> None:
+    own = "import mmap\nown = mmap.mmap(-1, 4096, mmap.MAP_PRIVATE)\nown.madvise(mmap.MADV_DONTFORK)\n"
+    write(spawning.folder, "pinned", own + RANK + "own[0] = 1\nprint(own[0])")
+    assert outs(spawning, "pinned.py", "0") == ["1\n"]
+    assert ["memory that forks do not get" in reason for reason in cold_reasons(spawning)] == [True]
 
 
 def test_a_worker_that_ends_takes_its_group_with_it(spawning: Spawning) -> None:

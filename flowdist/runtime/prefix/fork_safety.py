@@ -27,8 +27,8 @@ def why_unsafe(own_files: set[int], own_child: int = 0) -> str:
         own_files: The descriptors that belong to flowdist.
         own_child: The process id of a child that belongs to flowdist; 0: there is none.
     """
-    if shared := shared_memory("/proc/self/maps"):
-        return f"it has made memory that processes share ({shared})"
+    if memory := memory_of_its_own("/proc/self/smaps"):
+        return memory
     if children() - {own_child}:
         return "it has started a process"
     for fd in sorted(open_files() - own_files - {0, 1, 2}):
@@ -108,19 +108,25 @@ def _renew_epoll(fd: int) -> None:
     new.close()
 
 
-def shared_memory(maps: str) -> str:
-    """Return the path, or else the kind, of memory that this process can write and would share with its forks.
+def memory_of_its_own(smaps: str) -> str:
+    """Return which memory of a process its forks would share, or would not have; empty if there is none.
 
-    The semaphores of multiprocessing's locks are such memory. The text is empty if there is none.
+    The semaphores of multiprocessing's locks are shared memory. MADV_DONTFORK takes memory from forks.
 
     Args:
-        maps: The path of the file `maps` of the process.
+        smaps: The path of the file `smaps` of the process.
     """
-    with open(maps, errors="replace") as lines:  # noqa: PTH123  # pathlib is not imported here
+    name = ""
+    with open(smaps, errors="replace") as lines:  # noqa: PTH123  # pathlib is not imported here
         for line in lines:
             fields = line.split(maxsplit=5)
-            if len(fields) > 1 and fields[1].startswith("rw") and fields[1].endswith("s"):
-                return fields[5].rstrip("\n") if len(fields) > 5 else "anonymous"
+            if fields[0] == "VmFlags:":
+                if "dc" in line.split():
+                    return f"it has memory that forks do not get ({name})"
+            elif not fields[0].endswith(":"):
+                name = fields[5].rstrip("\n") if len(fields) > 5 else "anonymous"
+                if fields[1].startswith("rw") and fields[1].endswith("s"):
+                    return f"it has made memory that processes share ({name})"
     return ""
 
 
