@@ -152,6 +152,10 @@ def _another_order(left: list[Any], right: list[Any]) -> bool:
     return set(left) - ours == set(right) - ours
 
 
+def _is_null(left: str, right: str) -> bool:
+    return (left, right) == (MISSING, "null")
+
+
 def _one_more(left: str, right: str) -> bool:
     return left.isdigit() and right.isdigit() and int(right) == int(left) + 1
 
@@ -236,6 +240,7 @@ NAMED = (
         _added,
     ),
     Named("`ps` of a fork", WARM, "`ps` shows the command line of the prefix", "process: (cmdline|comm)"),
+    Named("the room for variables", WARM, "with an entry FLOWDIST_ROOM", "/proc environment: FLOWDIST_ROOM", _is_null),
     Named("one seed of hash()", WARM, "share the seed of `hash()`", "hash"),
     Named("one seed of hash()", WARM, "share the seed of `hash()`", "modules", _is_shared),
     Named("one seed of hash()", WARM, "share the seed of `hash()`", "modules", _codecs_in_another_order),

@@ -29,7 +29,7 @@ from flowdist.runtime.processes.spawn_protocol import (
     StartedCold,
 )
 from tests.runtime.harness import Deaths, children
-from tests.runtime.spawning import Spawning, cold_reasons, write
+from tests.runtime.spawning import Spawning, both, cold_reasons, write
 
 pytestmark = pytest.mark.real
 
@@ -157,7 +157,7 @@ def test_what_a_rank_does_or_draws_by_itself_is_its_own(spawning: Spawning, acts
 
 
 LIBRARY = """
-import os, pathlib, random, subprocess, tempfile, time
+import os, pathlib, tempfile, time
 def tries():
     with tempfile.TemporaryDirectory() as folder:
         source = pathlib.Path(folder, "source")
@@ -169,7 +169,7 @@ def keeps():
     return tempfile.mkdtemp(dir=os.path.dirname(__file__))
 """
 LIBRARIES = {
-    "it tries": "found = tries(), subprocess.run(['uname', '-p'], capture_output=True).returncode",
+    "it tries": "found = tries()",
     "it keeps": "found = tempfile.mkdtemp(dir=os.path.dirname(__file__))",
     "a function keeps": "found = keeps()",
 }
@@ -186,6 +186,41 @@ def test_a_library_may_try_at_its_import_what_it_takes_back(spawning: Spawning, 
     kept = ["a library has made", "at its import, and keeps it"] if what == "a function keeps" else []
     assert len(set(outs_of_ranks)) == (1 if what == "it tries" else 3)  # imported once, or by each
     assert len(cold_reasons(spawning)) == bool(kept) and all(word in str(cold_reasons(spawning)) for word in kept)
+
+
+def test_a_rank_whose_library_keeps_a_temporary_folder_leaves_no_template(spawning: Spawning) -> None:
+    folder = spawning.folder / "site-packages"
+    folder.mkdir()
+    write(folder, "library", LIBRARY + LIBRARIES["a function keeps"])
+    head = f"import sys, time; sys.path.insert(0, {str(folder)!r})\n"
+    busy = "while time.process_time() < 0.5: pass\nopen('acts', 'a').close()\n"
+    write(spawning.folder, "computes", f"{head}{RANK}import library\n{busy}print(library.found)")
+    assert len(set(outs(spawning, "computes.py", "000"))) == 3
+
+
+def test_the_collector_is_as_ever_in_the_users_own_modules(spawning: Spawning) -> None:
+    folder = spawning.folder / "site-packages"
+    folder.mkdir()
+    look = "import gc\nimport decimal\nprint(gc.get_threshold())\n"
+    write(spawning.folder, "own", look)
+    write(spawning.folder, "other", look)
+    write(folder, "sets", "import gc\ngc.set_threshold(50_000, 20, 100)")
+    write(folder, "library", "import importlib\nimportlib.import_module('other')\nimport sets")
+    head = f"import gc, importlib, sys; sys.path.insert(0, {str(folder)!r})\nimportlib.import_module('own')\n"
+    write(spawning.folder, "looks", head + "import library\nprint(gc.get_threshold())\n" + RANK)
+    cold, warm = both(spawning, "looks.py")
+    assert cold == warm and cold.out.endswith("(50000, 20, 100)\n")
+
+
+@pytest.mark.parametrize("path", ["", "/of/the/user"])
+def test_proc_shows_the_variables_of_the_worker(spawning: Spawning, path: str) -> None:
+    entries = "open('/proc/self/environ').read().split('\\0')"
+    reads = f"entries = {entries}[:-1]\nassert '' not in entries\nfound = dict(x.split('=', 1) for x in entries)\n"
+    shown = "print([found.get(name) for name in ('RANK', 'MASTER_PORT', 'PYTHONPATH', 'HOME')])"
+    write(spawning.folder, "reads", reads + shown)
+    env = {"RANK": "1", "MASTER_PORT": "81", **({"PYTHONPATH": path} if path else {})}
+    cold, warm = (spawning.outcome(spawning.start("reads.py", warm=warm, env=env)) for warm in (False, True))
+    assert cold == warm and cold.code == 0
 
 
 def test_a_seeded_generator_goes_on_and_one_that_is_not_is_seeded_for_each(spawning: Spawning) -> None:
@@ -407,6 +442,10 @@ def test_memory_that_forks_share_or_lack_counts(tmp_path: Path) -> None:
     assert memory_of_its_own(str(smaps)) == ""
     smaps.write_text("7f0000002000-7f0000003000 rw-s 00000000 00:01 2  /dev/shm/sem.mp-x (deleted)\n")
     assert memory_of_its_own(str(smaps)) == "it has made memory that processes share (/dev/shm/sem.mp-x (deleted))"
+    smaps.write_text("7f0000002000-7f0000004000 rw-p 00000000 00:00 0\nVmFlags: rd wr wf\n")
+    assert memory_of_its_own(str(smaps)) == "", "a page by which a library finds out that it was forked"
+    smaps.write_text("7f0000002000-7f0000005000 rw-p 00000000 00:00 0\nVmFlags: rd wr wf\n")
+    assert memory_of_its_own(str(smaps)) == "it has memory that forks do not get (anonymous)"
     smaps.write_text("7f0000002000-7f0000003000 rw-p 00000000 00:00 0\nVmFlags: rd wr dc\n")
     assert memory_of_its_own(str(smaps)) == "it has memory that forks do not get (anonymous)"
 
@@ -530,21 +569,29 @@ def test_an_interpreter_that_ends_before_its_script_begins_is_not_used(
 
 
 CHANGES = {
-    "a new value": ("os.environ['MODE'] = 'other'", "MODE is set after a late import has read it"),
+    "a new value": ("os.environ['MODE'] = 'other'", "MODE is changed after a late import has read it"),
     "emptied for a moment": ("kept = dict(os.environ); os.environ.clear(); os.environ.update(kept)", ""),
+    "removed": ("del os.environ['MODE']", "MODE is changed after a late import has read it"),
     "the same value": ("os.environ['MODE'] = 'one'", ""),
 }
 
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_variable_that_a_late_import_has_read_may_not_change_unsaid(spawning: Spawning, what: str) -> None:
-    write(spawning.folder, "late", "import os\nmode = os.environ['MODE']\nos.environ['LEFT'] = mode")
+    write(spawning.folder, "late", "import os\nmode = os.environ['MODE']")
     change, said = CHANGES[what]
-    acts = "open('acts', 'a').close()\nprint(os.environ.get('LEFT'))\n"
+    acts = "open('acts', 'a').close()\n"
     write(spawning.folder, "changes", f"{RANK}{acts}{change}\nimport late\nprint(late.mode)")
     outcome = spawning.outcome(spawning.start("changes.py", warm=True, env={"MODE": "one"}, late=("late",)))
-    assert (outcome.code, outcome.out.split()) == (0, ["None", "one"])
+    assert (outcome.code, outcome.out) == (0, "one\n")
     assert outcome.err.startswith(f"flowdist: {said}") if said else outcome.err == ""
+
+
+def test_a_late_import_that_sets_variables_is_left_to_the_workers(spawning: Spawning) -> None:
+    write(spawning.folder, "late", "import os\nos.environ['LEFT'] = 'left'")
+    write(spawning.folder, "uses", RANK + "print(os.environ.get('LEFT'))\nimport late\nprint(os.environ.get('LEFT'))")
+    outcome = spawning.outcome(spawning.start("uses.py", warm=True, late=("late",)))
+    assert outcome.out.split() == ["None", "left"] and cold_reasons(spawning) == []
 
 
 def test_what_a_late_import_has_set_is_set_at_the_first_step() -> None:

@@ -33,15 +33,18 @@ def leaves_in_place(job: JobState, replica: Replica) -> bool:
     return node.usable and not node.is_leaving and node.bad_gpus.keys().isdisjoint(replica.gpus)
 
 
-def suspend(job: JobState, replica: Replica) -> None:
-    """Record that workers of the replica's ended attempt wait in place for its next start.
+def note_suspended(job: JobState, replica: Replica) -> None:
+    """Record that workers of the replica's ended attempt wait in place for its next start, unless its node is lost.
 
-    If the node of the replica is lost, order these workers to be killed instead.
+    This is recorded with the end: what else the same message tells may take these workers away.
     """
-    assert replica.node is not None
-    if job.nodes[replica.node].usable:
+    if replica.node is not None and job.nodes[replica.node].usable:
         job.suspended[replica.id] = None
-    else:
+
+
+def end_suspended(job: JobState, replica: Replica) -> None:
+    """Order workers that wait in place to be killed if their node is lost, so that nothing can continue them."""
+    if replica.node is not None and not job.nodes[replica.node].usable:
         job.emit(StopReplica(replica.node, replica.id, replica.attempt, 0))
 
 

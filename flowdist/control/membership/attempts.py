@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flowdist.control.incidents.ending import close_store
-from flowdist.control.incidents.in_place import suspend
+from flowdist.control.incidents.in_place import end_suspended, note_suspended
 from flowdist.control.incidents.recovery import drop_notice, leave_incident
 from flowdist.control.job.deadlines import Due
 from flowdist.control.job.facts import Failure, Loss, OfEnd
@@ -42,6 +42,8 @@ def note_exited(job: JobState, replica: Replica, event: ev.ReplicaExited) -> Non
     """
     role, world = job.role_of(replica.id), job.worlds[replica.world]
     was_up, may_succeed = replica.is_up, event.kind is None and role.spec.kind == "task"
+    if event.suspended:
+        note_suspended(job, replica)
     job.facts.append(event)
     if job.ending is not None:
         job.end_attempt(replica, "succeeded" if may_succeed and was_up else "gone")
@@ -91,7 +93,9 @@ def note_stopped(job: JobState, replica: Replica, event: ev.ReplicaStopped) -> N
     was_up = replica.is_up
     job.end_attempt(replica)
     job.facts.append(event)
-    if not event.suspended and replica.in_place and job.ending is None:
+    if event.suspended:
+        note_suspended(job, replica)
+    elif replica.in_place and job.ending is None:
         text = f"{replica.id} has not left its generation in place: it is restarted"
         job.note("not_left", replica.id, text, "warning")
     if not was_up or job.ending is not None:
@@ -107,13 +111,13 @@ def note_stopped(job: JobState, replica: Replica, event: ev.ReplicaStopped) -> N
 def judge_end(job: JobState, event: OfEnd) -> None:
     """Decide what follows from the end of an attempt, apart from its failure: for its mates, its world and its notice.
 
-    Workers of it that wait in place are suspended. A world of which the last member has succeeded has succeeded, and
-    frees its seats. A world under a notice goes on with it.
+    Workers of it that wait in place on a lost node are killed. A world of which the last member has succeeded has
+    succeeded, and frees its seats. A world under a notice goes on with it.
     """
     replica = job.replicas[event.replica]
     world = job.worlds[replica.world]
     if event.suspended:
-        suspend(job, replica)
+        end_suspended(job, replica)
     if job.ending is not None or (isinstance(event, ev.ReplicaExited) and replica.phase != "succeeded"):
         return
     if world.counts["succeeded"] == len(world.members):

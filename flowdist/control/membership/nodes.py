@@ -189,7 +189,7 @@ def _repeat_orders(job: JobState, replica: Replica, item: InventoryItem) -> None
         job.emit(StopReplica(replica.node, replica.id, replica.attempt, grace_ns, in_place=replica.in_place))
     elif notice is not None and replica.id in notice.asked:
         job.emit(AskStep(replica.node, replica.id, replica.attempt))
-    elif notice is not None and not notice.asked:  # before the last answer there is no step to name (R14)
+    elif notice is not None and notice.is_answered:  # before the last answer there is no step to name (R14)
         job.emit(StopAtStep(replica.node, replica.id, replica.attempt, notice.stop_at))
     if replica.known_addresses:
         job.emit(TellPeers(replica.node, replica.id, replica.attempt, replica.known_addresses))

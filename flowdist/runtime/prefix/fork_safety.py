@@ -16,6 +16,7 @@ import sys
 
 PF_EXITING = 0x4  # flag of a thread in /proc: it is ending, and runs no code of the process any more
 _FORK = _ctypes.dlsym(_ctypes.dlopen(None, 0), "fork")  # type: ignore[arg-type]
+PAGES = 2 * os.sysconf("SC_PAGE_SIZE")
 EPOLL = "anon_inode:[eventpoll]"
 FORK_SAFE = ("jemalloc_bg_thd",)  # threads whose library stops them for a fork, and starts them again when needed
 
@@ -111,20 +112,24 @@ def _renew_epoll(fd: int) -> None:
 def memory_of_its_own(smaps: str) -> str:
     """Return which memory of a process its forks would share, or would not have; empty if there is none.
 
-    The semaphores of multiprocessing's locks are shared memory. MADV_DONTFORK takes memory from forks.
+    The semaphores of multiprocessing's locks are shared memory. MADV_DONTFORK takes memory from forks, MADV_WIPEONFORK
+    what is in it: libraries for cryptography have a page like that, by which they find out that they were forked.
 
     Args:
         smaps: The path of the file `smaps` of the process.
     """
-    name = ""
+    name, size = "", 0
     with open(smaps, errors="replace") as lines:  # noqa: PTH123  # pathlib is not imported here
         for line in lines:
             fields = line.split(maxsplit=5)
             if fields[0] == "VmFlags:":
-                if "dc" in line.split():
+                flags = line.split()
+                if "dc" in flags or ("wf" in flags and size > PAGES):
                     return f"it has memory that forks do not get ({name})"
             elif not fields[0].endswith(":"):
                 name = fields[5].rstrip("\n") if len(fields) > 5 else "anonymous"
+                start, end = (int(address, 16) for address in fields[0].split("-"))
+                size = end - start
                 if fields[1].startswith("rw") and fields[1].endswith("s"):
                     return f"it has made memory that processes share ({name})"
     return ""

@@ -46,7 +46,10 @@ class Late:
         watch.environment.begin_notes()
         try:
             for name in self.wanted():
+                variables = watch.environment.items_known()
                 importlib.import_module(name)
+                if name in self._asked and variables != watch.environment.items_known():
+                    return f"{name} sets variables when it is imported"
         except BaseException as error:  # SystemExit too
             return f"{type(error).__name__}: {error}"
         read, unknown = watch.environment.end_notes()
@@ -58,12 +61,16 @@ class Late:
         self.read = frozenset(read | changed)
         return f"a late import reads {os.fsdecode(unknown)}" if unknown is not None else ""
 
-    def leave_variables(self) -> None:
-        """Set what the imports have set, unless the script has. Call this once it has used what they import."""
+    def end_guard(self) -> None:
+        """Say once if a variable that the imports have read was removed. From now on changes are the script's own."""
         if isinstance(data := os.environ._data, Guard):  # type: ignore[attr-defined]
             for key in [key for key, value in data.names.items() if data.get(key) != value][:1]:
-                data.say(key)  # it was removed
+                data.say(key)
             data.names = {}
+
+    def leave_variables(self) -> None:
+        """Set what the imports have set, unless the script has. Call this once it has used what they import."""
+        self.end_guard()
         for key, (before, after) in self._left.items():
             if os.environb.get(key) == before:
                 _set(key, after)
@@ -99,5 +106,5 @@ class Guard(dict):  # type: ignore[type-arg]
     def say(self, key: bytes) -> None:
         """Say once that a variable was changed too late."""
         self.names = {}
-        text = f"{os.fsdecode(key)} is set after a late import has read it"
+        text = f"{os.fsdecode(key)} is changed after a late import has read it"
         posix.write(2, f"flowdist: {text}: set it before RANK is read, or start with --cold\n".encode())

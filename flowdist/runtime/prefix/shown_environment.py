@@ -13,11 +13,12 @@ import posix
 from flowdist.runtime.prefix.link import VARIABLE
 
 MEMORY = "/proc/self/mem"
+REST = b"FLOWDIST_ROOM="  # of the place: an empty entry would end the list for many readers
 ENV_START, ENV_END = 47, 48  # fields of /proc/self/stat behind the name of the program (proc(5), 50 and 51)
 
 
 class ShownEnvironment:
-    """Places of VARIABLE and PYTHONPATH in the memory of this process. Forks have them at the same place.
+    """Place of PYTHONPATH and VARIABLE, one after the other, in the memory of this process and of its forks.
 
     Args:
         pythonpath: The user's own PYTHONPATH, in place of the prefix's; none if it is unset.
@@ -25,7 +26,7 @@ class ShownEnvironment:
 
     def __init__(self, pythonpath: dict[str, str]) -> None:
         self._pythonpath = pythonpath
-        self._places: dict[bytes, tuple[int, int]] = {}  # address and size, by name
+        self._address = self._size = 0
         try:
             with open("/proc/self/stat", "rb") as file:  # noqa: PTH123  # pathlib is not imported here
                 fields = file.read().rpartition(b")")[2].split()
@@ -35,10 +36,9 @@ class ShownEnvironment:
             posix.close(memory)
         except OSError:
             return  # a system without these files: workers show the variables of the prefix
-        for name in (os.fsencode(VARIABLE), b"PYTHONPATH"):
-            at = (b"\0" + block).find(b"\0" + name + b"=")
-            if at >= 0:
-                self._places[name] = start + at, block.index(b"\0", at) - at
+        at = block.rfind(b"\0PYTHONPATH=") + 1
+        if at and block.endswith(b"\0") and block.count(b"\0", at) == 2 and os.fsencode(VARIABLE) in block[at:]:
+            self._address, self._size = start + at, len(block) - at - 1
 
     def give(self, values: dict[str, str]) -> None:
         """Have this process, a worker, show its variables; do nothing if there is no room for them.
@@ -46,14 +46,12 @@ class ShownEnvironment:
         Args:
             values: The variables that differ from rank to rank or from start to start.
         """
-        try:
-            memory = posix.open(MEMORY, os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            return
-        texts = zip((os.fsencode(VARIABLE), b"PYTHONPATH"), (values, self._pythonpath), strict=True)
-        for name, shown in texts:
-            text = b"\0".join(os.fsencode(f"{key}={value}") for key, value in shown.items())
-            address, size = self._places.get(name, (0, 0))
-            if len(text) <= size:
-                posix.pwrite(memory, text.ljust(size, b"\0"), address)
-        posix.close(memory)
+        shown = [os.fsencode(f"{name}={value}") for name, value in {**self._pythonpath, **values}.items()]
+        text = b"\0".join([*shown, REST])
+        if len(text) <= self._size:
+            try:
+                memory = posix.open(MEMORY, os.O_RDWR | os.O_CLOEXEC)
+                posix.pwrite(memory, text.ljust(self._size), self._address)
+                posix.close(memory)
+            except OSError:
+                return

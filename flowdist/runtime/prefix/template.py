@@ -88,6 +88,7 @@ class Prefix:
     def _end(self) -> None:
         """Split at the end of a script that has not done so before; in a worker, let the last collection see all."""
         self._watch.split("it ends")
+        self._late.end_guard()
         gc.unfreeze()  # else extensions such as nanobind's count the objects of imports as leaked
 
     def _split(self, why: str) -> None:
@@ -95,9 +96,7 @@ class Prefix:
         watch = self._watch
         if kept := watch.environment.kept():
             self._give_up(f"a library has kept {kept} before its value was known")
-        if kept := watch.kept():
-            self._give_up(f"a library has made {kept} at its import, and keeps it")
-        if unsafe := watch.generators.why_different() or fork_safety.why_unsafe({self._link.fileno()}):
+        if unsafe := self._why_unsafe():
             self._give_up(unsafe)
         watch.observations.close()
         start = self._with_late_imports(f"{why}{place()}")
@@ -107,6 +106,11 @@ class Prefix:
         self._start, self._began_s = start, time.process_time()
         watch.environment.guarded, watch.environment.on_conflict = self._late.read, self._begin_again
         watch.rearm(self._act)
+
+    def _why_unsafe(self) -> str:
+        """Return why workers must not be forked from this process; empty if they may be."""
+        of_script = self._watch.why_unsafe() or self._watch.generators.why_different()
+        return of_script or fork_safety.why_unsafe({self._link.fileno()})
 
     def _begin_again(self) -> NoReturn:
         """Have this worker forked anew without late imports: it changes what they have read, and has done nothing."""
@@ -119,8 +123,7 @@ class Prefix:
         """Let a worker begin to act. If it has run for some time since its split, a template of its rank stays here."""
         start, watch = self._start, self._watch
         if time.process_time() - self._began_s >= WORTH_S:
-            unsafe = watch.generators.why_different() or fork_safety.why_unsafe({self._link.fileno()})
-            if unsafe:
+            if unsafe := self._why_unsafe():
                 self._link.send("bare", start.id, unsafe)
             else:
                 start = self._leave_template(why) or start

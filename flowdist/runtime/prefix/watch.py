@@ -38,13 +38,15 @@ ON_FILES = frozenset(
 TEMPORARY = frozenset({"tempfile.mkstemp", "tempfile.mkdtemp"})
 EFFECTS = (ON_FILES | TEMPORARY).union(
     ("socket.connect", "socket.sendto", "socket.sendmsg", "socket.getaddrinfo", "urllib.Request"),
-    ("os.fork", "os.forkpty", "os.exec", "os.spawn", "os.system", "os.kill", "os.killpg", "signal.pthread_kill"),
+    ("subprocess.Popen", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.spawn", "os.system"),
+    ("os.kill", "os.killpg", "signal.pthread_kill"),
     ("sqlite3.connect", "pty.spawn", "builtins.input", "builtins.breakpoint"),
 )
-# The same for the user's code alone. Libraries try at their import which kinds of sockets there are, and run programs
-# such as `ldconfig -p`. What is left of that at the split makes the role start cold (`fork_safety`).
-EFFECTS_OF_USER = frozenset({"socket.__new__", "socket.bind", "ctypes.dlsym", "subprocess.Popen", "os.posix_spawn"})
-SILENT_EFFECTS = ("mkfifo", "mknod", "memfd_create", "eventfd", "setsid", "setpgid", "setpgrp", "_exit")
+# The same for the user's code alone: libraries try at their import which kinds of sockets there are.
+EFFECTS_OF_USER = frozenset({"socket.__new__", "socket.bind", "ctypes.dlsym"})
+SILENT_EFFECTS = (
+    *("pipe", "pipe2", "mkfifo", "mknod", "memfd_create", "eventfd", "setsid", "setpgid", "setpgrp", "_exit"),
+)
 DEFAULT_TEMPORARY = ("_get_default_tempdir", "/tempfile.py")  # tries whether it can write there
 OF_PROCESS = (
     "urandom",
@@ -56,8 +58,6 @@ OF_PROCESS = (
     "getsid",
     "sched_getaffinity",
     "times",
-    "pipe",
-    "pipe2",
 )  # differ from rank to rank
 LOOKS = ("stat", "lstat", "access", "readlink")
 TIMES = ("getmtime", "getctime", "getatime")  # functions of os.path that ask for more than whether a folder is there
@@ -88,13 +88,13 @@ CLOCKS = (
 # Functions that seed a global generator, by module.
 SEEDS = {"random": "seed", "numpy.random.mtrand": "seed", "torch.random": "seed"}
 WRITES = os.O_WRONLY | os.O_RDWR
-# New objects after which the garbage collector looks at them, while a library imports others: with Python's own
+# New objects after which the garbage collector looks at them, while a library is imported: with Python's own
 # number the collector takes a quarter of the time that the import of torch takes, and finds nothing.
-PATIENT = 50_000
+PATIENT = 50_021  # no number that a program would choose
 
 
 # What `_look` looks at. An import of torch causes 17,000 events, most of others.
-EVENTS = EFFECTS | EFFECTS_OF_USER | BEGINS | {"import", "open", "os.mkdir", *FOLDERS}
+EVENTS = EFFECTS | EFFECTS_OF_USER | BEGINS | {"import", "exec", "open", "os.mkdir", *FOLDERS}
 
 
 class _Hook:
@@ -119,6 +119,7 @@ class Watch:
         self.environment, self._data = watch_environment(unknown, self.split)
         self._is_busy = self._is_worker = False
         self._kept: dict[str, Any] = {}
+        self._thresholds: tuple[int, int, int] | None = None  # of the collector, while it is patient
         self._kept_functions: list[tuple[Any, str, Any, Any]] = []  # with what stands in their place
         self._scratch: list[str] = []  # temporary files and folders that libraries have made at their import
         self.authkey = b""
@@ -166,6 +167,7 @@ class Watch:
     def split(self, why: str) -> None:
         """Note that the script has come to its split; `why` says how. Only the first call counts."""
         if self.is_on:
+            self._end_patience()
             self.is_on = False  # what flowdist does from here on is not the script's
             self._split(why)
 
@@ -201,18 +203,29 @@ class Watch:
         frame = sys._getframe().f_back
         frame = frame.f_back if frame is not None else None  # None: the interpreter itself imports something
         is_from_user = self.is_on and frame is not None and caller.is_user(frame)
-        thresholds = gc.get_threshold()
+        was_patient = self._thresholds is not None
         if is_from_user:
             self.generators.before_import()
-        else:
-            gc.set_threshold(max(PATIENT, thresholds[0]) if thresholds[0] else 0, *thresholds[1:])
+        if self.is_on and not was_patient and not self._is_worker:
+            self._begin_patience()
         try:
             return self._find_and_load(name, import_)
         finally:
-            if not is_from_user and gc.get_threshold()[0] == PATIENT:  # else what was imported has set it
-                gc.set_threshold(*thresholds)
+            if not was_patient:
+                self._end_patience()
             if self.is_on and (module := sys.modules.get(name)) is not None:
                 self._after_import(name, module, is_from_user)
+
+    def _begin_patience(self) -> None:
+        """Have the garbage collector wait while something is imported, until that comes to a module of the user."""
+        self._thresholds = gc.get_threshold()
+        if self._thresholds[0]:
+            gc.set_threshold(PATIENT, *self._thresholds[1:])
+
+    def _end_patience(self) -> None:
+        usual, self._thresholds = self._thresholds, None
+        if usual is not None and gc.get_threshold() == (PATIENT, *usual[1:]):  # else what was imported has set it
+            gc.set_threshold(*usual)
 
     def _after_import(self, name: str, module: Any, is_from_user: bool) -> None:
         if name == "multiprocessing.process":
@@ -270,6 +283,11 @@ class Watch:
     def _audit(self, event: str, args: tuple[Any, ...]) -> None:
         if not self.is_on or self._is_busy:
             return
+        if event == "exec":  # of the code of a module that is being imported, among others
+            file = getattr(args[0], "co_filename", "")
+            if file.endswith(".py") and not caller.is_installed(file):
+                self._end_patience()
+            return
         self._is_busy = True
         try:
             self._look(event, args)
@@ -301,9 +319,10 @@ class Watch:
         elif event in EFFECTS_OF_USER and not caller.is_import():
             self.act(_in_words(event, args))
 
-    def kept(self) -> str:
-        """Return a temporary file or folder that a library has made at its import, and not removed; else nothing."""
-        return next((path for path in self._scratch if _exists(path)), "")
+    def why_unsafe(self) -> str:
+        """Return why workers must not be forked: a library keeps a temporary folder of its import; else nothing."""
+        kept = (path for path in self._scratch if _exists(path))
+        return next((f"a library has made {path} at its import, and keeps it" for path in kept), "")
 
     def _is_scratch(self, event: str, args: tuple[Any, ...]) -> bool:
         """Return whether a library tries something, at its import, in a temporary folder that it makes for that.
@@ -311,7 +330,7 @@ class Watch:
         A function of a library does so, and removes the folder. What the module itself makes, it keeps.
         """
         if event in TEMPORARY:
-            if caller.is_import() and not caller.is_module("/tempfile.py"):
+            if not self._is_worker and caller.is_import() and not caller.is_module("/tempfile.py"):
                 self._scratch.append(os.fsdecode(args[0]))
                 return True
             return False

@@ -41,7 +41,7 @@ from flowdist.runtime.umask import INHERITED, users_umask
 
 STORE_HOST = "flowdist.runtime.stores.store_host"  # module that serves a store in a fork of a template
 IDLE_S, LOOK_S = 3.0, 0.5  # without computing, a script waits for something; how often that is looked at
-ROOM = 1 << 14  # bytes for the variables of a worker: see `shown_environment`
+ROOM = 1 << 12  # bytes for the variables of a worker: see `shown_environment`
 BOOT = Path(__file__).parent.parent / "prefix" / "boot"
 
 
@@ -207,7 +207,8 @@ def _environment(spec: PrefixSpec, fd: int) -> dict[str, str]:
     }
     path = os.pathsep.join(filter(None, [str(BOOT), env.get("PYTHONPATH", "")]))
     given_text = marshal.dumps(given).hex().ljust(ROOM)  # spaces say nothing
-    return env | {VARIABLE: given_text, "PYTHONPATH": path}
+    env.pop("PYTHONPATH", None)
+    return env | {"PYTHONPATH": path, VARIABLE: given_text}  # at the end, where workers write: see `shown_environment`
 
 
 class Prefixes:
