@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import os
 import shutil
 import sys
 from dataclasses import dataclass
@@ -74,7 +75,7 @@ def _reference(case: Case, folder: Path, number: int, fresh: bool) -> dict[str, 
         return kept
     observed = play(case, "torchrun", folder / f"torchrun{number}")
     KEPT.mkdir(parents=True, exist_ok=True)
-    part = place.with_suffix(".part")
+    part = place.with_suffix(f".{os.getpid()}.part")  # another session may play the same case
     part.write_text(json.dumps(observed))
     part.replace(place)
     return json.loads(place.read_text())  # as it will be read: tuples are lists
