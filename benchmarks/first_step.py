@@ -38,7 +38,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples/frameworks"
 FUTURE = "from __future__ import annotations\n"
 START_S = 300.0  # to get to the steps before the event: Lightning imports much, four times
 CAP_S = 150.0
-TRAINS_S = 15.0  # between the two kills: flowdist learns what a script imports while that trains
+TRAINS_S = 15.0  # between the two kills
 FOUR = Size(1, 1, 4)
 
 STEPS = f"""{STAMPING}

@@ -24,7 +24,7 @@ from flowdist.advice.alternatives import (
     interval_change,
     with_interval,
 )
-from flowdist.advice.comparison import Gain, compare, fewer, goodputs
+from flowdist.advice.comparison import Gain, fewer, gain_of, goodputs
 from flowdist.advice.intervals import Bounds, Point, best_of, bounds_of, sweep
 from flowdist.advice.playing import leading_role, play, rarest_in
 from flowdist.dsl.problems.problem import TopologyProblems
@@ -231,7 +231,7 @@ class _Advisor:
 
     def _gain(self, today: list[Outcome], other: list[Outcome], job: Experiment) -> Gain:
         """Return what another job, with these outcomes, gains over that of today."""
-        return compare(today, other, (self._job.units, job.units), self._role)
+        return gain_of(today, other, (self._job.units, job.units), self._role)
 
 
 def why_not(error: FlowdistError) -> str:

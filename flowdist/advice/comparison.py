@@ -72,7 +72,7 @@ def is_sure(gain: Estimate | None) -> bool:
     return gain is not None and gain.half is not None and gain.mean - gain.half > 0
 
 
-def compare(today: Sequence[Outcome], other: Sequence[Outcome], units: tuple[int, int], role: RoleSpec) -> Gain:
+def gain_of(today: Sequence[Outcome], other: Sequence[Outcome], units: tuple[int, int], role: RoleSpec) -> Gain:
     """Return what another job gains over today's. A job that is equal to today's gains exactly 0.
 
     Args:

@@ -157,7 +157,8 @@ class Simulation:
             if self.job.outcome is None and (until is None or self.queue.now < until):
                 waits = ", ".join(waiting_for(self.job)) or "nothing"
                 hangs = _unseen_hangs(self.nodes.values(), self.ctx.graph)
-                raise Violation("liveness", f"no event is left, and the job has not ended; waiting for {waits}{hangs}")
+                text = "no event is left, and the job has not ended"
+                raise Violation("liveness", text, f"waiting for {waits}{hangs}")
             self._controller.check_all()
             self._watching.close(self.job, self.queue.now)
         except Violation as error:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowdist.advice.comparison import Gain, compare, is_sure
+from flowdist.advice import comparison
+from flowdist.advice.comparison import Gain, is_sure
 from flowdist.advice.words import runs_text
 from flowdist.graph import HOUR, SECOND
 from flowdist.sim.experiment.outcome import Outcome
@@ -22,7 +23,7 @@ def outcome(seed: int, goodput: float = 0.5, hours: float = 10, work: float = 10
 
 
 def gain_of(today: Sequence[Outcome], other: Sequence[Outcome], units: tuple[int, int]) -> Gain:
-    return compare(today, other, units, role("trainer"))
+    return comparison.gain_of(today, other, units, role("trainer"))
 
 
 OUTCOMES = st.builds(

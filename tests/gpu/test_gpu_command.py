@@ -52,6 +52,7 @@ def test_rows_that_need_more_gpus_or_time_are_skipped_with_the_reason() -> None:
     assert why_skipped(several, TWO, False, 500) == ""
     assert why_skipped(several, TWO, True, 500) == "says nothing without a GPU"
     assert why_skipped(several, TWO, False, 5) == "the time for all rows is over"
+    assert why_skipped(several._replace(needs="no_such_package"), TWO, False, 500).startswith("needs no_such_package,")
 
 
 def test_all_rows_take_less_than_ten_minutes_on_one_gpu() -> None:

@@ -31,8 +31,8 @@ from tests.leftovers import VARIABLE
 UNKNOWN = ("RANK", "LOCAL_RANK", "MASTER_PORT")  # 0 for a worker, if the test does not say otherwise
 PROGRAM = """
 import socket
-from flowdist.runtime.processes import prefixes, spawner
-prefixes.PATIENCE_S = {patience_s}
+from flowdist.runtime.processes import prefix_process, prefixes, spawner
+prefix_process.PATIENCE_S = prefixes.PATIENCE_S = {patience_s}
 spawner.Spawner(socket.socket(fileno={fd})).run()
 """
 

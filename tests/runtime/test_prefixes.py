@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flowdist.runtime.prefix.fork_safety import memory_of_its_own, running_threads
+from flowdist.runtime.prefix.fork_safety import running_threads, unforkable_memory
 from flowdist.runtime.prefix.late import Late
 from flowdist.runtime.processes.prefixes import Prefixes
 from flowdist.runtime.processes.spawn_protocol import (
@@ -439,15 +439,15 @@ def test_memory_that_forks_share_or_lack_counts(tmp_path: Path) -> None:
         "7f0000000000-7f0000001000 r--s 00000000 00:01 1 /usr/lib/locale/C.utf8\nSize:  4 kB\nVmFlags: rd mr me ms\n"
         "7f0000001000-7f0000002000 rw-p 00000000 00:00 0 [heap]\nVmFlags: rd wr mr mw me ac\n"
     )
-    assert memory_of_its_own(str(smaps)) == ""
+    assert unforkable_memory(str(smaps)) == ""
     smaps.write_text("7f0000002000-7f0000003000 rw-s 00000000 00:01 2  /dev/shm/sem.mp-x (deleted)\n")
-    assert memory_of_its_own(str(smaps)) == "it has made memory that processes share (/dev/shm/sem.mp-x (deleted))"
+    assert unforkable_memory(str(smaps)) == "it has made memory that processes share (/dev/shm/sem.mp-x (deleted))"
     smaps.write_text("7f0000002000-7f0000004000 rw-p 00000000 00:00 0\nVmFlags: rd wr wf\n")
-    assert memory_of_its_own(str(smaps)) == "", "a page by which a library finds out that it was forked"
+    assert unforkable_memory(str(smaps)) == "", "a page by which a library finds out that it was forked"
     smaps.write_text("7f0000002000-7f0000005000 rw-p 00000000 00:00 0\nVmFlags: rd wr wf\n")
-    assert memory_of_its_own(str(smaps)) == "it has memory that forks do not get (anonymous)"
+    assert unforkable_memory(str(smaps)) == "it has memory that forks do not get (anonymous)"
     smaps.write_text("7f0000002000-7f0000003000 rw-p 00000000 00:00 0\nVmFlags: rd wr dc\n")
-    assert memory_of_its_own(str(smaps)) == "it has memory that forks do not get (anonymous)"
+    assert unforkable_memory(str(smaps)) == "it has memory that forks do not get (anonymous)"
 
 
 def test_memory_that_is_taken_from_forks_makes_a_script_cold(spawning: Spawning) -> None:

@@ -16,7 +16,7 @@ import sys
 
 PF_EXITING = 0x4  # flag of a thread in /proc: it is ending, and runs no code of the process any more
 _FORK = _ctypes.dlsym(_ctypes.dlopen(None, 0), "fork")  # type: ignore[arg-type]
-PAGES = 2 * os.sysconf("SC_PAGE_SIZE")
+FORK_DETECTOR = 2 * os.sysconf("SC_PAGE_SIZE")  # bytes that a library may have for that: see `unforkable_memory`
 EPOLL = "anon_inode:[eventpoll]"
 FORK_SAFE = ("jemalloc_bg_thd",)  # threads whose library stops them for a fork, and starts them again when needed
 
@@ -28,7 +28,7 @@ def why_unsafe(own_files: set[int], own_child: int = 0) -> str:
         own_files: The descriptors that belong to flowdist.
         own_child: The process id of a child that belongs to flowdist; 0: there is none.
     """
-    if memory := memory_of_its_own("/proc/self/smaps"):
+    if memory := unforkable_memory("/proc/self/smaps"):
         return memory
     if children() - {own_child}:
         return "it has started a process"
@@ -109,7 +109,7 @@ def _renew_epoll(fd: int) -> None:
     new.close()
 
 
-def memory_of_its_own(smaps: str) -> str:
+def unforkable_memory(smaps: str) -> str:
     """Return which memory of a process its forks would share, or would not have; empty if there is none.
 
     The semaphores of multiprocessing's locks are shared memory. MADV_DONTFORK takes memory from forks, MADV_WIPEONFORK
@@ -124,7 +124,7 @@ def memory_of_its_own(smaps: str) -> str:
             fields = line.split(maxsplit=5)
             if fields[0] == "VmFlags:":
                 flags = line.split()
-                if "dc" in flags or ("wf" in flags and size > PAGES):
+                if "dc" in flags or ("wf" in flags and size > FORK_DETECTOR):
                     return f"it has memory that forks do not get ({name})"
             elif not fields[0].endswith(":"):
                 name = fields[5].rstrip("\n") if len(fields) > 5 else "anonymous"

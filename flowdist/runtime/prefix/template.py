@@ -109,7 +109,7 @@ class Prefix:
 
     def _why_unsafe(self) -> str:
         """Return why workers must not be forked from this process; empty if they may be."""
-        of_script = self._watch.why_unsafe() or self._watch.generators.why_different()
+        of_script = self._watch.scratch.why_unsafe() or self._watch.generators.why_different()
         return of_script or fork_safety.why_unsafe({self._link.fileno()})
 
     def _begin_again(self) -> NoReturn:

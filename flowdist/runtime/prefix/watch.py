@@ -17,6 +17,7 @@ import stat
 import sys
 
 from flowdist.runtime.prefix import caller
+from flowdist.runtime.prefix.effects import EFFECTS, EFFECTS_OF_USER, Scratch
 from flowdist.runtime.prefix.environment import Environment
 from flowdist.runtime.prefix.environment import watch as watch_environment
 from flowdist.runtime.prefix.generators import GENERATORS, Generators
@@ -28,22 +29,6 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-# Audit events (docs.python.org/3/library/audit_events.html) by which a program acts on the world.
-ON_FILES = frozenset(
-    [
-        *("os.remove", "os.rename", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod", "os.chown"),
-        *("os.utime", "os.setxattr", "os.removexattr", "os.lockf", "fcntl.flock", "fcntl.lockf"),
-    ]
-)
-TEMPORARY = frozenset({"tempfile.mkstemp", "tempfile.mkdtemp"})
-EFFECTS = (ON_FILES | TEMPORARY).union(
-    ("socket.connect", "socket.sendto", "socket.sendmsg", "socket.getaddrinfo", "urllib.Request"),
-    ("subprocess.Popen", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.spawn", "os.system"),
-    ("os.kill", "os.killpg", "signal.pthread_kill"),
-    ("sqlite3.connect", "pty.spawn", "builtins.input", "builtins.breakpoint"),
-)
-# The same for the user's code alone: libraries try at their import which kinds of sockets there are.
-EFFECTS_OF_USER = frozenset({"socket.__new__", "socket.bind", "ctypes.dlsym"})
 SILENT_EFFECTS = (
     *("pipe", "pipe2", "mkfifo", "mknod", "memfd_create", "eventfd", "setsid", "setpgid", "setpgrp", "_exit"),
 )
@@ -91,9 +76,7 @@ WRITES = os.O_WRONLY | os.O_RDWR
 # New objects after which the garbage collector looks at them, while a library is imported: with Python's own
 # number the collector takes a quarter of the time that the import of torch takes, and finds nothing.
 PATIENT = 50_021  # no number that a program would choose
-
-
-# What `_look` looks at. An import of torch causes 17,000 events, most of others.
+# The events that `_look` looks at. An import of torch causes 17,000, and few of them are of these.
 EVENTS = EFFECTS | EFFECTS_OF_USER | BEGINS | {"import", "exec", "open", "os.mkdir", *FOLDERS}
 
 
@@ -121,7 +104,7 @@ class Watch:
         self._kept: dict[str, Any] = {}
         self._thresholds: tuple[int, int, int] | None = None  # of the collector, while it is patient
         self._kept_functions: list[tuple[Any, str, Any, Any]] = []  # with what stands in their place
-        self._scratch: list[str] = []  # temporary files and folders that libraries have made at their import
+        self.scratch = Scratch()
         self.authkey = b""
         _Hook.call = self._audit
         for name in THREADS:
@@ -196,7 +179,7 @@ class Watch:
         """Note that a path is read. If it says something about this process alone, this is the split."""
         if path.startswith(OF_ITSELF) and not caller.is_import():
             self.act(f"it reads {path}")
-        elif not self._is_in_scratch(path):
+        elif path not in self.scratch:
             self.observations.note(asked, path)
 
     def _import(self, name: str, import_: object) -> Any:
@@ -306,7 +289,7 @@ class Watch:
         elif event in BEGINS:
             if getattr(sys.modules.get("sitecustomize"), "__file__", "").startswith(caller.OWN):
                 del sys.modules["sitecustomize"]
-        elif self._is_scratch(event, args):
+        elif self.scratch.is_tried(event, args, may_begin=not self._is_worker):
             return
         elif event in FOLDERS:
             self._on_listing(event, args[0], frame)
@@ -319,41 +302,13 @@ class Watch:
         elif event in EFFECTS_OF_USER and not caller.is_import():
             self.act(_in_words(event, args))
 
-    def why_unsafe(self) -> str:
-        """Return why workers must not be forked: a library keeps a temporary folder of its import; else nothing."""
-        kept = (path for path in self._scratch if _exists(path))
-        return next((f"a library has made {path} at its import, and keeps it" for path in kept), "")
-
-    def _is_scratch(self, event: str, args: tuple[Any, ...]) -> bool:
-        """Return whether a library tries something, at its import, in a temporary folder that it makes for that.
-
-        A function of a library does so, and removes the folder. What the module itself makes, it keeps.
-        """
-        if event in TEMPORARY:
-            if not self._is_worker and caller.is_import() and not caller.is_module("/tempfile.py"):
-                self._scratch.append(os.fsdecode(args[0]))
-                return True
-            return False
-        if not self._scratch or (event not in ON_FILES and event != "os.mkdir"):
-            return False
-        paths = [os.fsdecode(arg) for arg in args if isinstance(arg, (str, bytes)) or hasattr(arg, "__fspath__")]
-        folder = f"/proc/self/fd/{args[0] if not paths else args[-1]}"  # of a descriptor, if there is one
-        try:
-            base = posix.readlink(folder)
-        except OSError:
-            base = posix.getcwd()
-        return all(self._is_in_scratch(path if path.startswith("/") else f"{base}/{path}") for path in paths or [""])
-
-    def _is_in_scratch(self, path: str) -> bool:
-        return any(path == each or path.startswith(each + "/") for each in self._scratch)
-
     def _on_open(self, file: object, mode: object, flags: int | None, *, may_write: bool) -> None:
         if isinstance(file, int) or file is None:
             return
         path = os.fsdecode(file)  # type: ignore[arg-type]
         if path in NO_FILES or path.endswith((".pyc", ".so")) or "__pycache__" in path:
             return
-        if self._is_in_scratch(path):
+        if path in self.scratch:
             return
         if _is_write(file, mode, flags):
             if not may_write and not caller.is_in(*DEFAULT_TEMPORARY):
@@ -458,14 +413,6 @@ def _is_any_rank_enough() -> bool:
             return True
         frame = frame.f_back  # type: ignore[assignment]
     return False
-
-
-def _exists(path: str) -> bool:
-    try:
-        posix.lstat(path)
-    except OSError:
-        return False
-    return True
 
 
 def _is_folder(path: str) -> bool:

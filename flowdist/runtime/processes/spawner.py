@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from flowdist.runtime.processes.children import Children, bound_to
-from flowdist.runtime.processes.prefixes import Prefixes, Template
+from flowdist.runtime.processes.prefix_process import Template
+from flowdist.runtime.processes.prefixes import Prefixes
 from flowdist.runtime.processes.reaper import die_with_parent
 from flowdist.runtime.processes.spawn_protocol import (
     Answer,

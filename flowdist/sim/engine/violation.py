@@ -13,11 +13,12 @@ class Violation(AssertionError):
     Args:
         property: The name of the property, such as "invariant", "split brain" or "liveness".
         text: What does not hold, with names and times.
+        waits: What the job waits for, in words, if it does not end.
     """
 
-    def __init__(self, property: str, text: str) -> None:
-        super().__init__(f"{property}: {text}")
-        self.property = property
+    def __init__(self, property: str, text: str, waits: str = "") -> None:
+        super().__init__(f"{property}: {text}" + (f"; {waits}" if waits else ""))
+        self.property, self.waits = property, waits
 
 
 def broken_by(error: Exception) -> tuple[str, str]:

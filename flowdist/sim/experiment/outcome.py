@@ -141,9 +141,7 @@ def of_simulation(result: SimResult) -> Outcome:
     found = _of_job(job)
     outcome, reason = job.outcome, job.ending_reason
     if result.violation is not None:
-        text = str(result.violation)
-        waits = text.partition("; ")[2] if result.violation.property == "liveness" else ""
-        outcome, reason = None, waits or text
+        outcome, reason = None, result.violation.waits or str(result.violation)
     elif not reason and result.waiting:
         reason = f"waiting for {', '.join(result.waiting)}"
     steps, kept, lost = dict(found.steps), dict(found.kept_steps), dict(found.lost_ns)
