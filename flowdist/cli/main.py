@@ -8,8 +8,7 @@ import os
 import pkgutil
 import signal
 import sys
-from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import click
 
@@ -166,8 +165,8 @@ def main() -> None:
     try:
         cli(prog_name="flowdist", complete_var=COMPLETION)
     except SystemExit:
-        with suppress(KeyboardInterrupt, OSError, ValueError):
-            sys.stdout.flush()  # may wait for a reader: an interrupt ends that
+        for stream in (sys.stdout, sys.stderr):
+            _flush(stream)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # else one while Python ends would replace the exit code
         raise
     except Exception as error:
@@ -176,3 +175,18 @@ def main() -> None:
         text = f"error: flowdist itself has failed: {cause} ({type(error).__name__}: {error})"
         click.echo(f"{text}\nhelp: {REPLACED_HELP}", err=True)
         sys.exit(os.EX_SOFTWARE)  # `fail` would import more
+
+
+def _flush(stream: TextIO) -> None:
+    """Flush a stream. That may wait for a reader; an interrupt ends the wait, and the rest goes to /dev/null.
+
+    Else Python would flush it again at its end, when interrupts are ignored, and wait for ever.
+    """
+    try:
+        stream.flush()
+    except KeyboardInterrupt:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError):
+        pass  # the reader has gone, or the disk is full: Python says so at its end

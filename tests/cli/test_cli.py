@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from flowdist.cli.main import VERBS as VERBS_OF_MAIN
 from flowdist.cli.main import WORDS_OF_OTHERS, Verb, cli
 from flowdist.cli.shared.common import guarded
 from flowdist.graph import decode_graph
+from tests.runtime.harness import Deaths
 
 VERBS = (
     *(
@@ -262,3 +264,34 @@ main()
 def test_an_interrupt_while_python_ends_does_not_replace_the_exit_code() -> None:
     ended = subprocess.run([sys.executable, "-c", LATE_INTERRUPT], capture_output=True, text=True, check=False)
     assert ended.returncode == 2 and "Traceback" not in ended.stderr
+
+
+UNREAD = """
+import os, sys
+from flowdist.cli.main import main
+os.set_blocking(1, False)
+with open(1, "wb", buffering=0, closefd=False) as stdout:
+    while stdout.write(4096 * b"x"):
+        pass
+os.set_blocking(1, True)
+print("the pipe is full", file=sys.stderr, flush=True)
+sys.argv = ["flowdist", "--version"]
+main()
+"""
+
+
+def test_interrupts_end_a_verb_whose_output_nobody_reads() -> None:
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, "-c", UNREAD]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env) as verb:
+        try:
+            assert verb.stderr is not None and verb.stderr.readline() == b"the pipe is full\n"
+            with Deaths([verb.pid]) as deaths:
+                for _ in range(50):
+                    if not deaths.survivors(0.2):
+                        break
+                    verb.send_signal(signal.SIGINT)
+                else:
+                    pytest.fail("it goes on after 50 interrupts")
+        finally:
+            verb.kill()

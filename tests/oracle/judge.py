@@ -89,7 +89,8 @@ def _ends_early(difference: Difference) -> bool:
     if difference.key.entry not in ("stdout", "stderr"):
         return False
     expected, found = (json.loads("[]" if text == MISSING else text) for text in difference[1:])
-    return bool(expected[: len(found)] == found)
+    *lines, last = found or [""]  # the end may have come in the middle of a line
+    return bool(expected[: len(lines)] == lines and [*expected, ""][len(lines)].startswith(last))
 
 
 def _all_differences(

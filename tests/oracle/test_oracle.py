@@ -102,8 +102,16 @@ def test_of_ranks_that_all_fail_one_has_to_tell_everything() -> None:
     def other(run: dict[str, Any]) -> None:
         run["processes"]["0-1"]["stdout"] = ["else"]
 
+    def within_a_line(run: dict[str, Any]) -> None:
+        run["processes"]["0-1"]["stdout"] = ["hel"]
+
+    def more(run: dict[str, Any]) -> None:
+        run["processes"]["0-1"]["stdout"] = ["hello", "hello"]
+
     assert _found(one) == ["0-1 stdout"]
     assert _found(one, fails=True) == []
+    assert _found(within_a_line, fails=True) == []
+    assert _found(more, fails=True) == ["0-1 stdout"]
     assert _found(both, fails=True) == ["0-0 stdout", "0-1 stdout"]
     assert _found(other, fails=True) == ["0-1 stdout"]
 
