@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import io
 import os
 import pkgutil
 import signal
 import sys
+from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 import click
@@ -164,10 +166,12 @@ def main() -> None:
         print_printable_only()
     try:
         cli(prog_name="flowdist", complete_var=COMPLETION)
-    except SystemExit:
-        for stream in (sys.stdout, sys.stderr):
-            _flush(stream)
+    except SystemExit as end:
+        lost = [error for stream in (sys.stderr, sys.stdout) if (error := _flush(stream))]
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # else one while Python ends would replace the exit code
+        if lost and not end.code:
+            click.echo(f"error: stdout could not be written: {lost[-1].strerror}", err=True)
+            sys.exit(2)
         raise
     except Exception as error:
         if not (cause := replacement()):
@@ -177,16 +181,22 @@ def main() -> None:
         sys.exit(os.EX_SOFTWARE)  # `fail` would import more
 
 
-def _flush(stream: TextIO) -> None:
-    """Flush a stream. That may wait for a reader; an interrupt ends the wait, and the rest goes to /dev/null.
+def _flush(stream: TextIO) -> OSError | None:
+    """Flush a stream; return why it lacks some of the output, if it has a reader.
 
-    Else Python would flush it again at its end, when interrupts are ignored, and wait for ever.
+    A flush may wait for a reader. An interrupt ends the wait, and the rest goes to /dev/null. Else Python would flush
+    the stream again at its end, when interrupts are ignored, and wait for ever; or replace the exit code by its own.
     """
+    lost = None
     try:
         stream.flush()
+        return None
+    except OSError as error:
+        lost = error if error.errno != errno.EPIPE else None
     except KeyboardInterrupt:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
-    except (OSError, ValueError):
-        pass  # the reader has gone, or the disk is full: Python says so at its end
+        pass
+    except ValueError:  # it is closed
+        return None
+    with Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
+    return lost

@@ -179,10 +179,12 @@ def test_what_disk_and_machine_refuse_is_an_error_in_words(
     assert capsys.readouterr().err.startswith(text)
 
 
-def test_a_stdout_that_cannot_be_written_is_an_error_in_words_with_json_too() -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_stdout_that_cannot_be_written_is_an_error_in_words_with_json_too(unbuffered: str) -> None:
     command = [sys.executable, "-m", "flowdist", "plan", "--json", "examples/word2vec/topology.py"]
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=env)
     assert (done.returncode, done.stderr) == (2, "error: a file cannot be written: No space left on device\n")
 
 
@@ -280,8 +282,9 @@ main()
 """
 
 
-def test_interrupts_end_a_verb_whose_output_nobody_reads() -> None:
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_interrupts_end_a_verb_whose_output_nobody_reads(unbuffered: str) -> None:
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     command = [sys.executable, "-c", UNREAD]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env) as verb:
         try:
