@@ -33,9 +33,9 @@ for step in itertools.count():
 SLURM = {"SLURM_JOB_ID": "7"}
 
 
-def start(folder: Path) -> Job:
+def start(folder: Path, script: str = COUNT) -> Job:
     (folder / "topology.py").write_text(TOPOLOGY)
-    (folder / "count.py").write_text(COUNT)
+    (folder / "count.py").write_text(script)
     return Job(folder, env=SLURM)
 
 
@@ -67,3 +67,26 @@ def test_a_cancellation_of_every_process_is_no_failure_of_a_worker(tmp_path: Pat
         assert job.finish() == 130
         assert "failed on" not in job.text
         assert job.alive() == []
+
+
+SAVING = """
+import signal, time
+import flowdist.worker as worker
+def save(number, frame):
+    time.sleep(0.3)
+    print("saved", flush=True)
+    raise SystemExit
+worker.progress(1)
+signal.signal(signal.SIGTERM, save)
+worker.progress(2)
+signal.pause()
+"""
+
+
+def test_workers_that_handle_a_cancellation_have_their_time_for_it(tmp_path: Path) -> None:
+    with start(tmp_path, SAVING) as job:
+        job.until("counter/1: starts on")
+        job.recorded(ReplicaProgressed, 4)
+        send(job, signal.SIGTERM)
+        assert job.finish() == 130
+        assert job.text.count("saved") == 2 and "failed on" not in job.text

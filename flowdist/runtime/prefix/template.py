@@ -21,6 +21,7 @@ Before it forks, a template imports what libraries import only when they are use
 
 from __future__ import annotations
 
+import _signal
 import _socket
 import atexit
 import gc
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 SAME_S = 1.0  # so long what was read counts as unchanged for the workers of one generation
 SIGKILL = 9
+# A batch system sends these to all processes of a job. Workers handle them; the end of their template would kill them.
+SENT_TO_ALL = (_signal.SIGHUP, _signal.SIGINT, _signal.SIGTERM, _signal.SIGUSR1, _signal.SIGUSR2)
 WORTH_S = 0.2  # of computing since its split, from which on a worker leaves a template of its rank
 
 
@@ -208,6 +211,7 @@ class Prefix:
             first_step: A pipe that gets a byte when the worker has made its first step: late imports are done then.
         """
         gc.freeze()  # objects that exist now stay in pages that all workers share
+        mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, SENT_TO_ALL)
         self._link.send("ready", why, is_imported("torch"), posix.getpid())
         poll = select.poll()
         poll.register(self._link.fileno(), select.POLLIN)
@@ -226,6 +230,7 @@ class Prefix:
                 elif (received := self._link.receive()) is None:
                     posix._exit(0)
                 elif (start := self._handle(poll, *received[0])) is not None:
+                    _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
                     return start
 
     def _import_late_here(self) -> None:
