@@ -90,3 +90,4 @@ def test_workers_that_handle_a_cancellation_have_their_time_for_it(tmp_path: Pat
         send(job, signal.SIGTERM)
         assert job.finish() == 130
         assert job.text.count("saved") == 2 and "failed on" not in job.text
+        assert "the controller died" not in job.text

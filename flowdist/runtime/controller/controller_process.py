@@ -145,12 +145,16 @@ class ControllerProcess:
         self._took_over = msgspec.structs.replace(took_over, at=wall_clock(boot_ns()))
 
     async def run(self) -> None:
-        """Serve agents, hosts, operators and scrapes until the supervisor ends or SIGTERM arrives."""
+        """Serve agents, hosts, operators and scrapes until the supervisor ends.
+
+        SIGTERM is ignored: a batch system that cancels a job sends it to all processes, and the orderly end needs this
+        one.
+        """
         self._loop = asyncio.get_running_loop()
         watch_loop(die_of)
         self._over = asyncio.Event()
         self._loop.add_reader(self._config.lifeline, self._over.set)
-        self._loop.add_signal_handler(signal.SIGTERM, self._over.set)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if self._took_over is not None:
             self._handle(self._took_over)
         Path(self._config.control_socket).unlink(missing_ok=True)
