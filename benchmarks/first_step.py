@@ -45,6 +45,8 @@ STEPS = f"""{STAMPING}
 import datetime, torch, torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 def stepped(*_):
+    if number < 0:
+        stamp("group")  # the script has not told when it had its group: it was before its first step
     stamp("step")
     time.sleep(0.05)
     if not os.path.exists(f"/proc/{{os.environ['BENCH_PID']}}"):  # the benchmark was killed
