@@ -21,7 +21,7 @@ Before it forks, a template imports what libraries import only when they are use
 
 from __future__ import annotations
 
-import _signal
+import _signal  # type: ignore[import-not-found]
 import _socket
 import atexit
 import gc
