@@ -79,7 +79,8 @@ def save(number, frame):
 worker.progress(1)
 signal.signal(signal.SIGTERM, save)
 worker.progress(2)
-signal.pause()
+while True:
+    time.sleep(0.02)
 """
 
 

@@ -663,11 +663,12 @@ def test_hashes_of_texts_are_those_of_the_prefix_or_of_the_given_seed(spawning: 
 
 def test_a_signal_from_outside(spawning: Spawning) -> None:
     code = """
-        import os, signal, sys
+        import os, signal, sys, time
         os.environ["RANK"]
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
         print("up", flush=True)
-        signal.pause()
+        while True:  # a signal that comes just before signal.pause() would not end it
+            time.sleep(0.02)
     """
     write(spawning.folder, "waits", code)
     for number, code in ((signal.SIGTERM, 7), (signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, -signal.SIGINT)):
