@@ -167,10 +167,11 @@ def main() -> None:
     try:
         cli(prog_name="flowdist", complete_var=COMPLETION)
     except SystemExit as end:
-        lost = [error for stream in (sys.stderr, sys.stdout) if (error := _flush(stream))]
+        _flush(sys.stderr)
+        lost = _flush(sys.stdout)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # else one while Python ends would replace the exit code
-        if lost and not end.code:
-            click.echo(f"error: stdout could not be written: {lost[-1].strerror}", err=True)
+        if lost is not None and not end.code:
+            click.echo(f"error: stdout could not be written, and lacks some of the output: {lost.strerror}", err=True)
             sys.exit(2)
         raise
     except Exception as error:
@@ -182,7 +183,7 @@ def main() -> None:
 
 
 def _flush(stream: TextIO) -> OSError | None:
-    """Flush a stream; return why it lacks some of the output, if it has a reader.
+    """Flush a stream, and return the error if some of the output could not be written; a reader that has gone is none.
 
     A flush may wait for a reader. An interrupt ends the wait, and the rest goes to /dev/null. Else Python would flush
     the stream again at its end, when interrupts are ignored, and wait for ever; or replace the exit code by its own.

@@ -147,14 +147,14 @@ class ControllerProcess:
     async def run(self) -> None:
         """Serve agents, hosts, operators and scrapes until the supervisor ends.
 
-        SIGTERM is ignored: a batch system that cancels a job sends it to all processes, and the orderly end needs this
-        one.
+        SIGTERM does nothing: a batch system that cancels a job sends it to all processes, and the job needs its
+        controller to end in order.
         """
         self._loop = asyncio.get_running_loop()
         watch_loop(die_of)
         self._over = asyncio.Event()
         self._loop.add_reader(self._config.lifeline, self._over.set)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self._loop.add_signal_handler(signal.SIGTERM, lambda: None)  # not SIG_IGN, which children would inherit
         if self._took_over is not None:
             self._handle(self._took_over)
         Path(self._config.control_socket).unlink(missing_ok=True)

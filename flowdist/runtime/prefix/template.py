@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 
 SAME_S = 1.0  # so long what was read counts as unchanged for the workers of one generation
 SIGKILL = 9
-# A batch system sends these to all processes of a job. Workers handle them; the end of their template would kill them.
+# A batch system sends these signals to all processes of a job. Workers handle them as their script says; a template and
+# a store have to outlive them, because workers end with both.
 SENT_TO_ALL = (_signal.SIGHUP, _signal.SIGINT, _signal.SIGTERM, _signal.SIGUSR1, _signal.SIGUSR2)
 WORTH_S = 0.2  # of computing since its split, from which on a worker leaves a template of its rank
 
