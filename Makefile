@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 # Each process of a test would compile all of flowdist anew where this is set.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all test-lab frameworks newest oracle test-late chaos witnesses gpu trust mutated docs docs-serve package check check-static coverage format bench soak clean
+.PHONY: demo test test-all test-rest test-lab frameworks newest oracle test-late chaos witnesses gpu trust mutated docs docs-serve package check check-static coverage format bench soak clean
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit("flowdist needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
@@ -54,6 +54,9 @@ test: $(VENV)/.dev  ## what every commit has to pass
 
 test-all: $(VENV)/.dev  ## every test but those of the lab, the slow ones too, with all examples of the long campaigns
 	TEST_ALL=1 $(PYTEST) -m 'not lab'
+
+test-rest: $(VENV)/.dev  ## what `make test` leaves to test-all: slow tests, and the campaigns with all their examples
+	TEST_ALL=1 $(PYTEST) -m 'not lab and (slow or campaign)'
 
 test-lab: $(VENV)/.dev  ## jobs over hosts in network namespaces; skipped, with the reason, where none can be made
 	$(BIN)/python -m pytest -q -n 3 --dist worksteal tests/lab

@@ -77,7 +77,7 @@ def show(case: Case) -> None:
     runs = [timed(scope, plan, case.seed) for _ in range(RUNS)]
     rates, result = [rate for rate, _ in runs], runs[0][1]
     failed = f", {result.outcome}: {result.reason}" if result.outcome else ""
-    figures = f"{result.faults} failures, goodput {100 * result.goodput:.2f} %{failed}"
+    figures = f"{result.faults} failures, goodput {100 * (result.goodput or 0.0):.2f} %{failed}"
     print(f"{case.title:33} {max(rates):9,.0f} failures/s (worst of {RUNS}: {min(rates):,.0f}); {figures}")
 
 

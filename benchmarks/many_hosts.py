@@ -64,6 +64,7 @@ from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.controller.controller_process import ControllerConfig
 from flowdist.runtime.controller.host_registry import Listening
 from flowdist.runtime.run_folder.resume import RunEndpoint
+from flowdist.runtime.wire.addresses import open_doors
 from flowdist.runtime.wire.endpoint import ControllerEndpoint, keep_alive
 from flowdist.runtime.wire.frames import JoinRequest, JournalLine, Watch, Welcome, encode, read_from_controller
 from flowdist.runtime.wire.framing import read_frame
@@ -254,8 +255,8 @@ class Controller:
 
     def __init__(self, folder: Path, hosts: int, token: str, profile: str = "") -> None:
         self._folder, self._hosts, self._token, self._profile = folder, hosts, token, profile
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.endpoint = ControllerEndpoint("127.0.0.1", probe.getsockname()[1], JOB)
+        (self._door,) = open_doors(["127.0.0.1"], 0)
+        self.endpoint = ControllerEndpoint("127.0.0.1", self._door.getsockname()[1], JOB)
 
     def __enter__(self) -> Controller:
         (self._folder / "graph.json").write_bytes(encode_graph(job(self._hosts)))
@@ -265,19 +266,20 @@ class Controller:
         )
         config = ControllerConfig(
             str(self._folder), RUN, str(self._folder / "c.sock"), unnamed_nodes(1, self._hosts), boot_ns(),
-            self._lifeline[0], listening=listening,
+            self._lifeline[0], listening=listening, doors=(self._door.fileno(),),
         )  # fmt: skip
         command = [sys.executable, "-m", "flowdist.runtime.controller.controller_main"]
         if self._profile:
             command = [sys.executable, "-c", PROFILED.format(self._profile)]
         self.process = subprocess.Popen(
             [*command, msgspec.json.encode(config).decode()],
-            pass_fds=[self._lifeline[0]],
+            pass_fds=[self._lifeline[0], self._door.fileno()],
             env={**os.environ, TOKEN: self._token},
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # Linux divides the processor among sessions: hosts would not share it in reality
         )
         os.close(self._lifeline[0])
+        self._door.close()
         return self
 
     def __exit__(

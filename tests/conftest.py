@@ -11,7 +11,7 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import handlers, leftovers
+from tests import choosing, handlers, leftovers
 
 settings.register_profile("usual", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("usual"), derandomize=True)
@@ -23,3 +23,11 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # users' Python writes what it 
 def pytest_configure(config: pytest.Config) -> None:
     handlers.restore()
     config.pluginmanager.register(leftovers)
+
+
+@pytest.hookimpl(tryfirst=True)  # before those are left out that `-m` does not name
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of each module that draws `examples`."""
+    for item in items:
+        if getattr(getattr(item, "module", None), "examples", None) is choosing.examples:
+            item.add_marker("campaign")

@@ -11,8 +11,12 @@ USUAL = (
 )
 
 
-def restore() -> None:
-    """Stop ignoring signals: a shell starts a background command so, and every process of a test would inherit it."""
-    for number, handler in USUAL:
-        if signal.getsignal(number) == signal.SIG_IGN:
-            signal.signal(number, handler)
+def restore() -> list[str]:
+    """Stop ignoring signals, and return the names of those that were ignored.
+
+    A shell starts a background command so, and every process of a test would inherit it.
+    """
+    ignored = [(number, handler) for number, handler in USUAL if signal.getsignal(number) == signal.SIG_IGN]
+    for number, handler in ignored:
+        signal.signal(number, handler)
+    return [number.name for number, _ in ignored]

@@ -3,7 +3,7 @@
 Each test has a mark in its environment, which all processes that it starts inherit. The processes with that mark are
 killed as soon as the test has failed or has taken longer than its limit, before its fixtures end: whatever waits for
 one of them, a `with` block, a pipe or a fixture, goes on at once. A test on real processes that passes and leaves some
-running fails.
+running fails. So does a test that leaves signals ignored: each process of the tests after it would inherit that.
 
 The limit is `timeout` in pyproject.toml, SLOW_S for tests marked `slow`, or what a test's own `timeout` marker says.
 Time in which the test is ready to run and has no core does not count: a test that computes passes on a busy machine.
@@ -28,6 +28,8 @@ from typing import Any
 import pytest
 from _pytest.runner import CallInfo
 from pytest_timeout import Settings, is_debugging
+
+from tests import handlers
 
 VARIABLE = "FLOWDIST_TESTED_BY"
 SLOW_S = 240.0
@@ -60,12 +62,15 @@ def ends_what_it_starts(request: pytest.FixtureRequest) -> Iterator[None]:
     _mark(mark)
     yield
     _mark(f"{SESSION}.0")
+    ignored = handlers.restore()
     if request.node.stash.get(FAILED, False):
         kill(mark)
     elif request.node.get_closest_marker("real") and (left := _left_after(mark, PATIENCE_S)):
         names = [_read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace") for pid in left]
         kill(mark)
         pytest.fail("the test has left processes running: " + "; ".join(names))
+    if ignored:
+        pytest.fail("the test has left signals ignored: " + ", ".join(ignored))
 
 
 def _mark(mark: str) -> None:

@@ -97,6 +97,11 @@ def test_a_test_on_real_processes_that_leaves_one_fails(body: str, tmp_path: Pat
     assert ("2 passed, 1 error" in output and "left processes running: sleep 600" in output) or "longer than" in output
 
 
+def test_a_test_that_leaves_signals_ignored_fails_and_the_next_one_does_not_inherit_it(tmp_path: Path) -> None:
+    output = run(tmp_path, "signal.signal(signal.SIGINT, signal.SIG_IGN)", limit_s=600)
+    assert "2 passed, 1 error" in output and "has left signals ignored: SIGINT" in output
+
+
 COMPUTING = """
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 others = []

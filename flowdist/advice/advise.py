@@ -30,12 +30,12 @@ from flowdist.advice.playing import leading_role, play, rarest_in
 from flowdist.dsl.problems.problem import TopologyProblems
 from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import FaultError
-from flowdist.graph import RoleGraph, RoleSpec, format_duration
+from flowdist.graph import RoleSpec, format_duration
 from flowdist.report.goodput import Estimate, daly_ns, estimate, needed_text
 from flowdist.sim.experiment.experiment import Experiment
 from flowdist.sim.experiment.outcome import Outcome
 from flowdist.sim.experiment.play import Mode
-from flowdist.sim.macro.refused import MacroRefused
+from flowdist.sim.macro.scope import MacroRefused
 
 MOST = 0.8  # of the largest gain in goodput: one spare node that has it is better than two
 Tell = Callable[[str], None]  # called after each run with what is tried, in words
@@ -167,10 +167,7 @@ class _Advisor:
             measured=measured,
             together=None,
             tried=self._tried,
-            notes=[
-                *_notes(self._job, self._role.workload.depends_on_size, measured),
-                *filter(None, [needed_text(len(today), rarest)]),
-            ],
+            notes=[*_notes(self._job, measured), *filter(None, [needed_text(len(today), rarest)])],
         )
         joined = [change for one in advice.joined for change in one.changes]
         return advice._replace(together=self._measure(today, tuple(joined)) if len(joined) > 1 else None)
@@ -193,12 +190,8 @@ class _Advisor:
 
     def _try(self, change: Change) -> Tried:
         """Play a change with the choosing seeds."""
-        try:
-            job = changed(self._job, (change,), self._question.compile)
-            other = self._play(job, self._question.choosing, f"{change.what} {change.proposed}")
-        except (TopologyProblems, MacroRefused, FaultError) as error:
-            return Tried(change, None, why_not(error))
-        return Tried(change, self._gain(self._chosen_today, other, job))
+        gain = self._gain((change,), self._chosen_today, self._question.choosing)
+        return Tried(change, gain) if isinstance(gain, Gain) else Tried(change, None, gain)
 
     def _best_interval(self) -> Iterable[Change]:
         """Sweep the checkpoint interval, and yield the change to the best one if it is not today's."""
@@ -221,16 +214,17 @@ class _Advisor:
 
     def _measure(self, today: list[Outcome], changes: tuple[Change, ...]) -> Measured | None:
         """Return what changes gain with the measuring seeds; None if they cannot be made together."""
+        gain = self._gain(changes, today, self._question.measuring)
+        return Measured(changes, gain) if isinstance(gain, Gain) else None
+
+    def _gain(self, changes: tuple[Change, ...], today: list[Outcome], seeds: Sequence[int]) -> Gain | str:
+        """Play changes, and return what they gain over today's outcomes; if they are not played, why in one line."""
         what = ", ".join(f"{change.what} {change.proposed}" for change in changes)
         try:
             job = changed(self._job, changes, self._question.compile)
-            other = self._play(job, self._question.measuring, what)
-        except (TopologyProblems, MacroRefused, FaultError):
-            return None
-        return Measured(changes, self._gain(today, other, job))
-
-    def _gain(self, today: list[Outcome], other: list[Outcome], job: Experiment) -> Gain:
-        """Return what another job, with these outcomes, gains over that of today."""
+            other = self._play(job, seeds, what)
+        except (TopologyProblems, MacroRefused, FaultError) as error:
+            return why_not(error)
         return gain_of(today, other, (self._job.units, job.units), self._role)
 
 
@@ -253,7 +247,8 @@ def _best(tried: Sequence[Tried]) -> Tried | None:
 
     If none saves anything, the cheapest of those that have most of the gain in goodput.
     """
-    allowed = [(one, one.gain) for one in tried if one.gain is not None and _gains(one.gain)]
+    played = [(one, one.gain) for one in tried if one.gain is not None]
+    allowed = [(one, g) for one, g in played if g.share > 0 or g.goodput.mean > 0 or g.still_failed < g.failed]
     if not allowed:
         return None
     least = min(gain.still_failed for _, gain in allowed)
@@ -263,23 +258,18 @@ def _best(tried: Sequence[Tried]) -> Tried | None:
     return max(good, key=lambda pair: (pair[1].share, pair[1].goodput.mean))[0]
 
 
-def _gains(gain: Gain) -> bool:
-    return gain.share > 0 or gain.goodput.mean > 0 or gain.still_failed < gain.failed
-
-
 def _daly_ns(role: RoleSpec, today: Sequence[Outcome]) -> float | None:
     """Return the best interval by Daly's formula for the restarts of today's runs; None without a restart."""
     restarts = sum(max(0, outcome.generations[role.name] - 1) for outcome in today)
-    return (
-        daly_ns(role.workload.blocking_ns, sum(outcome.lasted_ns for outcome in today) / restarts) if restarts else None
-    )
+    lasted_ns = sum(outcome.lasted_ns for outcome in today)
+    return daly_ns(role.workload.blocking_ns, lasted_ns / restarts) if restarts else None
 
 
-def _notes(job: Experiment, depends_on_size: bool, measured: Sequence[Measured]) -> list[str]:
+def _notes(job: Experiment, measured: Sequence[Measured]) -> list[str]:
     """Return what a reader has to know to judge the advice."""
     role, notes = leading_role(job.graph), []
     levers = {change.lever for one in measured for change in one.changes if one.gain.verdict != "unsure"}
-    if role.min_replicas < role.max_replicas and not depends_on_size:
+    if role.min_replicas < role.max_replicas and not role.workload.depends_on_size:
         notes.append(
             f"the workload of {role.name} does not say how long a step of fewer workers takes: it is taken to be as "
             "long, on less data; write step_time={...} or scaling="
@@ -290,13 +280,7 @@ def _notes(job: Experiment, depends_on_size: bool, measured: Sequence[Measured])
             "a shorter lease also loses nodes that are silent only for a moment, and no rate here has such faults; "
             "add one, such as --rate node-pause=1/node-day/3s"
         )
-    others = _others(job.graph)
+    others = [other.name for other in job.graph.roles if other.kind == "task" and other.primary and other is not role]
     if others:
         notes.append(f"the interval, the size and the restarts of {', '.join(others)} were left as they are")
     return notes
-
-
-def _others(graph: RoleGraph) -> list[str]:
-    """Return the names of the primary tasks that the advice is not about."""
-    leading = leading_role(graph)
-    return [role.name for role in graph.roles if role.kind == "task" and role.primary and role is not leading]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple, get_args
 
 import msgspec
@@ -98,9 +98,8 @@ def _minimum(role: RoleSpec) -> Iterator[Change]:
         if 1 <= number <= most and number != least and number % role.step == 0:
             size = str(most) if number == most else f"{number}:{most}"
             what = f"{role.name} {'waits for' if number == most else 'starts with'}"
-            yield Change(
-                "minimum", what, f"{least} of {most}", f"{number} of {most}", (f"{role.name}.replicas={size}",)
-            )
+            sets = (f"{role.name}.replicas={size}",)
+            yield Change("minimum", what, f"{least} of {most}", f"{number} of {most}", sets)
 
 
 def _spares(graph: RoleGraph, role: RoleSpec) -> Iterator[Change]:
@@ -137,21 +136,20 @@ def _scope(role: RoleSpec) -> Iterator[Change]:
         return
     for scope in ("role", "job") if role.gang else ("replica", "role", "job"):
         if scope != role.restart.scope:
-            field = f"{role.name}.restart.scope"
-            yield Change(
-                "scope", f"a failure of {role.name} restarts", role.restart.scope, scope, (f"{field}={scope}",)
-            )
+            sets = (f"{role.name}.restart.scope={scope}",)
+            yield Change("scope", f"a failure of {role.name} restarts", role.restart.scope, scope, sets)
 
 
 def _silence(graph: RoleGraph) -> Iterator[Change]:
     """Yield other leases and heartbeats, which decide how soon a silent node is lost."""
     options = graph.options
-    for lever, ns in (("lease", options.lease_ns), ("heartbeat", options.heartbeat_ns)):
-        for factor in (0.5, 2, 4) if lever == "lease" else (0.5, 2):
-            text = format_duration(round(ns * factor))
-            yield Change(
-                "lease" if lever == "lease" else "heartbeat", lever, format_duration(ns), text, (f"{lever}={text}",)
-            )
+    levers: tuple[tuple[Lever, int, tuple[float, ...]], ...] = (
+        ("lease", options.lease_ns, (0.5, 2, 4)),
+        ("heartbeat", options.heartbeat_ns, (0.5, 2)),
+    )
+    for lever, ns, factors in levers:
+        for text in (format_duration(round(ns * factor)) for factor in factors):
+            yield Change(lever, lever, format_duration(ns), text, (f"{lever}={text}",))
 
 
 def _patience(role: RoleSpec) -> Iterator[Change]:
@@ -173,20 +171,12 @@ def _budget(role: RoleSpec) -> Iterator[Change]:
         yield Change("budget", f"{role.name} may restart", str(count), str(number), (f"{field}={number}",))
 
 
-def together(changes: Iterable[Change], sets: tuple[str, ...] = ()) -> tuple[tuple[str, ...], int | None]:
-    """Return the texts of --set, and the number of --nodes or None, of all changes at once, after the given texts."""
-    nodes = None
-    for change in changes:
-        sets += change.sets
-        nodes = change.nodes if change.nodes is not None else nodes
-    return sets, nodes
-
-
-def changed(job: Experiment, change: Iterable[Change], compile: Compile) -> Experiment:
-    """Return the job with changes.
+def changed(job: Experiment, changes: Sequence[Change], compile: Compile) -> Experiment:
+    """Return the job with changes, all at once.
 
     Raises:
         TopologyProblems: The topology has errors with them, such as a lease below the heartbeat.
     """
-    sets, nodes = together(change)
-    return job._replace(graph=compile(sets, nodes))
+    sets = tuple(text for change in changes for text in change.sets)
+    nodes = [change.nodes for change in changes if change.nodes is not None]
+    return job._replace(graph=compile(sets, nodes[-1] if nodes else None))

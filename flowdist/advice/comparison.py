@@ -135,11 +135,6 @@ def _hours_saved(
 
 
 def _luck(ended: int, begun: int) -> float:
-    """Return the chance that so many of the runs that fail in one job alone do so today, by a one-sided sign test.
-
-    Args:
-        ended: Runs that fail today alone.
-        begun: Runs that fail with the change alone.
-    """
+    """Return the chance that so many of the runs that fail in one job alone do so today, by a one-sided sign test."""
     total = ended + begun
     return math.fsum(math.comb(total, k) / 2.0**total for k in range(ended, total + 1))

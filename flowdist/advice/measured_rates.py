@@ -13,6 +13,7 @@ from flowdist.record.reader import WholeRecord
 from flowdist.report.goodput import poisson_95
 from flowdist.sim.experiment.record import reconstruct
 
+_Kind = tuple[str, str]  # "node" or a role, and the kind of fault
 NODE_KINDS, REPLICA_KINDS = ("kill", "lost", "leave", "preempt"), ("kill", "exit", "oom", "hang")
 
 
@@ -27,11 +28,6 @@ class MeasuredRate(NamedTuple):
     days: float
     low: float
     high: float
-
-
-class _Kind(NamedTuple):
-    subject: str  # "node", or a role
-    kind: str
 
 
 def measured_rates(records: Sequence[WholeRecord], graph: RoleGraph) -> list[MeasuredRate]:
@@ -56,7 +52,7 @@ def measured_rates(records: Sequence[WholeRecord], graph: RoleGraph) -> list[Mea
         for fault in reconstruct(record.header, record.lines).plan.faults:
             if (kind := _kind_of(fault, roles)) is not None:
                 found.setdefault(kind, []).append(fault)
-    return [_rate(kind, found[kind], days[kind.subject]) for kind in sorted(found) if days.get(kind.subject)]
+    return [_rate(kind, found[kind], days[kind[0]]) for kind in sorted(found) if days.get(kind[0])]
 
 
 def _exposure(record: WholeRecord) -> dict[str, float]:
@@ -71,18 +67,19 @@ def _kind_of(fault: Fault, roles: set[str]) -> _Kind | None:
     """Return what kind of rate the fault counts for; None if for none."""
     if fault.replica is not None:
         role = fault.replica[0]
-        return _Kind(role, fault.kind) if fault.kind in REPLICA_KINDS and role in roles else None
+        return (role, fault.kind) if fault.kind in REPLICA_KINDS and role in roles else None
     is_node = fault.target not in ("controller", "all", *roles) and fault.label is None
-    return _Kind("node", fault.kind) if is_node and fault.kind in NODE_KINDS else None
+    return ("node", fault.kind) if is_node and fault.kind in NODE_KINDS else None
 
 
 def _rate(kind: _Kind, faults: Sequence[Fault], days: float) -> MeasuredRate:
     """Return the rate of faults of one kind; nodes are away for the mean of the times after which they came back."""
-    unit = "node" if kind.subject == "node" else "replica"
+    subject, name = kind
+    unit = "node" if subject == "node" else "replica"
     arg = f":{faults[0].arg}" if faults[0].arg else ""
     back = [fault.duration_ns for fault in faults if fault.duration_ns is not None] if unit == "node" else []
     away = f"/{format_duration(_whole(sum(back) // len(back)))}" if back else ""
-    text = f"{kind.subject}-{kind.kind}={_number(len(faults) / days)}/{unit}-day{arg}{away}"
+    text = f"{subject}-{name}={_number(len(faults) / days)}/{unit}-day{arg}{away}"
     low, high = (count / days for count in poisson_95(len(faults)))
     return MeasuredRate(text, len(faults), days, low, high)
 

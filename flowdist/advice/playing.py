@@ -16,8 +16,7 @@ from flowdist.sim.experiment.experiment import Experiment
 from flowdist.sim.experiment.outcome import Outcome
 from flowdist.sim.experiment.play import Mode, play_seeds
 from flowdist.sim.faults.injector import check_faults
-from flowdist.sim.macro.refused import MacroRefused
-from flowdist.sim.macro.scope import scope_of
+from flowdist.sim.macro.scope import MacroRefused, scope_of
 
 MODES: dict[Mode, str] = {"fast": "macro", "exact": "protocol"}  # as the command line names them
 SMALL, LARGE = 200, 2_000  # nodes: up to SMALL, beginning a run costs nothing; above LARGE, more than its faults

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
-from flowdist.advice.advise import Advice, Measured, Tried
+from flowdist.advice.advise import Advice, Measured
 from flowdist.advice.alternatives import Change
 from flowdist.advice.comparison import Gain, is_sure
 from flowdist.advice.drawing import interval_plot
@@ -49,16 +49,10 @@ def advice_text(advice: Advice, setting: Setting) -> str:
     """Return the advice for the terminal: a table of what to change, and the commands that show it."""
     lines = [f"{setting.title}: {setting.runs}", _today(advice), ""]
     sure, buys = advice.sure, [one for one in advice.measured if one.gain.verdict == "buys"]
-    if sure:
-        lines += ["What to change, each by itself", *_table(sure, 1, advice, setting), ""]
-    else:
-        lines += [NOTHING, ""]
+    lines += ["What to change, each by itself", *_table(sure, 1, advice, setting), ""] if sure else [NOTHING, ""]
     if buys:
-        lines += [
-            f"More goodput or fewer failed runs, for more {setting.unit} hours",
-            *_table(buys, len(sure) + 1, None, setting),
-            "",
-        ]
+        title = f"More goodput or fewer failed runs, for more {setting.unit} hours"
+        lines += [title, *_table(buys, len(sure) + 1, None, setting), ""]
     lines += _not_sure(advice)
     lines += ["Commands", *_commands([*sure, *buys], advice.together, setting)]
     lines += [f"\nnote: {note}" for note in advice.notes]
@@ -105,17 +99,12 @@ def _figures(gain: Gain, setting: Setting) -> tuple[str, ...]:
     share = f" ({100 * gain.share:+.1f} %)"
     money = (_amount(gain.hours, setting.price),) if setting.price is not None else ()
     return (
-        _points(gain),
+        _signed(gain.goodput, 100, 2),
         _amount(gain.hours, 1) + share if gain.hours is not None else "unknown",
         *money,
         f"{gain.better} of {gain.seeds} seeds",
         f"{gain.failed} to {gain.still_failed}",
     )
-
-
-def _points(gain: Gain) -> str:
-    """Return the gain of goodput in points: `+11.80 +- 0.52`."""
-    return _signed(gain.goodput, 100, 2)
 
 
 def _amount(value: Estimate | None, factor: float) -> str:
@@ -135,21 +124,18 @@ def _signed(value: Estimate, factor: float, places: int) -> str:
 def _not_sure(advice: Advice) -> list[str]:
     """Return a line for each change whose gain is not sure, and one for all that gained nothing."""
     unsure = [one for one in advice.measured if one.gain.verdict == "unsure"]
-    lines = [f"  {_line(one.changes[0].what, one.changes[0].proposed, one.gain)}" for one in unsure]
+    lines = [_line(one.changes[0], one.gain) for one in unsure]
     lines = ["Tried, and not sure to gain anything (goodput points)", *lines, ""] if lines else []
-    rest = [_short(one) for one in advice.tried]
+    rest = [_line(one.change, one.gain, one.reason) for one in advice.tried]
     return [*lines, "Tried without a gain, or less than the best of its kind", *rest, ""] if rest else lines
 
 
-def _line(what: str, proposed: str, gain: Gain) -> str:
+def _line(change: Change, gain: Gain | None, reason: str = "") -> str:
+    """Return what a change gains in a line; for one that was not played (None), the reason."""
+    if gain is None:
+        return f"  {change.what} {change.proposed}: not played, {one_line(reason)}"
     failed = f", failed runs {gain.failed} to {gain.still_failed}" if gain.failed != gain.still_failed else ""
-    return f"{what} {proposed}: {_points(gain)}{failed}"
-
-
-def _short(one: Tried) -> str:
-    if one.gain is None:
-        return f"  {one.change.what} {one.change.proposed}: not played, {one_line(one.reason)}"
-    return f"  {_line(one.change.what, one.change.proposed, one.gain)}"
+    return f"  {change.what} {change.proposed}: {_signed(gain.goodput, 100, 2)}{failed}"
 
 
 def _commands(found: Iterable[Measured], together: Measured | None, setting: Setting) -> list[str]:
@@ -186,11 +172,7 @@ def advice_values(advice: Advice, setting: Setting) -> dict[str, Any]:
         "advice": [_measured(one, setting) for one in advice.measured],
         "together": _measured(advice.together, setting) if advice.together is not None else None,
         "tried": [
-            {
-                **_change(one.change),
-                "gain": _gain(one.gain, setting) if one.gain is not None else None,
-                "why": one.reason,
-            }
+            {**_change(one.change), "gain": _gain(one.gain, setting) if one.gain else None, "why": one.reason}
             for one in advice.tried
         ],
         "notes": advice.notes,

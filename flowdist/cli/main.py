@@ -10,7 +10,7 @@ import pkgutil
 import signal
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple, NoReturn, TextIO
 
 import click
 
@@ -21,6 +21,7 @@ from flowdist.runtime.replaced import replacement
 from flowdist.text.streams import open_closed_streams, print_printable_only
 
 REPLACED_HELP = "install into another environment while runs go on; flowdist list shows how they ended"
+TOPOLOGIES, STATE, OPERATE = "inspect.topologies", "inspect.run_state", "operate"  # files of several verbs
 BEFORE, RUN, DURING, AFTER = "Before anything runs", "Run", "While it runs", "Afterwards"
 AS_JSON = "flowdist.as_json"
 
@@ -35,13 +36,13 @@ class Verb(NamedTuple):
 
 VERBS = {
     "new": Verb(BEFORE, "run", "Write a project that runs: topology, scripts, tests, a workflow for CI."),
-    "check": Verb(BEFORE, "inspect", "Report every problem of a topology, each at its place in the file."),
+    "check": Verb(BEFORE, TOPOLOGIES, "Report every problem of a topology, each at its place in the file."),
     "plan": Verb(
-        BEFORE, "inspect", "Show sizes, placement, start waves, restart policies, and what restarts with what."
+        BEFORE, TOPOLOGIES, "Show sizes, placement, start waves, restart policies, and what restarts with what."
     ),
-    "graph": Verb(BEFORE, "inspect", "Draw the role graph as Mermaid, dot, svg or png."),
+    "graph": Verb(BEFORE, TOPOLOGIES, "Draw the role graph as Mermaid, dot, svg or png."),
     "explain": Verb(
-        BEFORE, "inspect", "Explain an error code; or what a failure restarts, in which order, and which role pays."
+        BEFORE, TOPOLOGIES, "Explain an error code; or what a failure restarts, in which order, and which role pays."
     ),
     "export": Verb(BEFORE, "run", "Write a job as manifests for Kubernetes (JobSet, TrainJob)."),
     "gpus": Verb(BEFORE, "inspect", "List the GPUs of this machine and the processes that use them."),
@@ -51,16 +52,16 @@ VERBS = {
     "run": Verb(RUN, "run", "Run a topology or a script on this machine."),
     "join": Verb(RUN, "run", "Join the job of another host as a node."),
     "torchrun": Verb(RUN, "run", "Run a command line of torchrun unchanged."),
-    "status": Verb(DURING, "inspect", "Show the state of a run: roles, nodes, warnings and recent decisions."),
+    "status": Verb(DURING, STATE, "Show the state of a run: roles, nodes, warnings and recent decisions."),
     "ui": Verb(DURING, "run", "Show a run in the browser: its timeline, live, with reasons and logs."),
     "logs": Verb(DURING, "logs", "Print the output of workers on all hosts, search it, or print events; -f follows."),
-    "scale": Verb(DURING, "operate", "Set the number of replicas of a role in a run."),
-    "drain": Verb(DURING, "operate", "Move all work off a node, in order."),
-    "cordon": Verb(DURING, "operate", "Place no new replicas on a node."),
-    "uncordon": Verb(DURING, "operate", "Use a cordoned or drained node again."),
-    "cancel": Verb(DURING, "operate", "End a run."),
+    "scale": Verb(DURING, OPERATE, "Set the number of replicas of a role in a run."),
+    "drain": Verb(DURING, OPERATE, "Move all work off a node, in order."),
+    "cordon": Verb(DURING, OPERATE, "Place no new replicas on a node."),
+    "uncordon": Verb(DURING, OPERATE, "Use a cordoned or drained node again."),
+    "cancel": Verb(DURING, OPERATE, "End a run."),
     "list": Verb(AFTER, "inspect", "List runs: running, succeeded, failed, cancelled, or died without an end."),
-    "report": Verb(AFTER, "inspect", "Report how a run ended and why, with each incident."),
+    "report": Verb(AFTER, STATE, "Report how a run ended and why, with each incident."),
     "timeline": Verb(AFTER, "inspect", "Draw a run or a simulation as an HTML page, or a trace for ui.perfetto.dev."),
     "replay": Verb(
         AFTER, "inspect", "Replay the journal of a run: event by event, as a log, or the state after one event."
@@ -97,7 +98,7 @@ class _LazyGroup(click.Group):
         if cmd_name not in VERBS:
             return None
         folder = VERBS[cmd_name].folder
-        place = f"operate:{cmd_name}" if folder == "operate" else f"{folder}.{cmd_name}:command"
+        place = f"{folder}:{cmd_name}" if folder in (TOPOLOGIES, STATE, OPERATE) else f"{folder}.{cmd_name}:command"
         command: click.Command = pkgutil.resolve_name(f"flowdist.cli.{place}")
         return command
 
@@ -171,15 +172,22 @@ def main() -> None:
         lost = _flush(sys.stdout)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # else one while Python ends would replace the exit code
         if lost is not None and not end.code:
-            click.echo(f"error: stdout could not be written, and lacks some of the output: {lost.strerror}", err=True)
-            sys.exit(2)
+            _die_of_lost(lost)
         raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:  # of the help: verbs handle their own errors
+            _flush(sys.stdout)
+            _die_of_lost(error)
         if not (cause := replacement()):
             raise
         text = f"error: flowdist itself has failed: {cause} ({type(error).__name__}: {error})"
         click.echo(f"{text}\nhelp: {REPLACED_HELP}", err=True)
         sys.exit(os.EX_SOFTWARE)  # `fail` would import more
+
+
+def _die_of_lost(lost: OSError) -> NoReturn:
+    click.echo(f"error: stdout could not be written, and lacks some of the output: {lost.strerror}", err=True)
+    sys.exit(2)
 
 
 def _flush(stream: TextIO) -> OSError | None:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from flowdist.cli.shared.common import print_json, verb
-from flowdist.cli.shared.completion import complete_node, complete_size, nodes_of
+from flowdist.cli.shared.common import paint, print_json, verb
 from flowdist.cli.shared.options import gathered, json_option, runs_option
-from flowdist.cli.shared.runs import RunOptions, run_option, run_options, statuses
-from flowdist.cli.shared.terminal import paint
+from flowdist.cli.shared.runs import (
+    RunOptions,
+    complete_node,
+    complete_size,
+    nodes_of,
+    run_option,
+    run_options,
+    statuses,
+)
 from flowdist.control.protocol.events import (
     CancelRequested,
     CordonRequested,
@@ -75,11 +81,7 @@ def _settled_count(phases: Mapping[ReplicaPhase, int]) -> int:
 
 
 def _size(text: str) -> tuple[str, int]:
-    """Return role and number of `ROLE=N`.
-
-    Raises:
-        FlowdistError: The text has another form, or the number is too long.
-    """
+    """Return role and number of `ROLE=N`."""
     role, equals, number = text.partition("=")
     if not equals or not role or not number.isdecimal() or len(number) > DIGITS_MAX:
         raise FlowdistError(f"{text!r} is not a ROLE=N", help="write flowdist scale trainer=4")
@@ -155,13 +157,7 @@ def give_orders(
 ) -> None:
     """Give orders to the controller of a run, print its decisions, and exit with 0, or with 1 if it refuses one.
 
-    Args:
-        named: The run, and whether the decisions are printed as JSON.
-        orders: Orders, each with the role, node or run that it names.
-        until: Condition to wait for after the decisions, unless one is a refusal; None: do not wait.
-
-    Raises:
-        FlowdistError: There is no such run, or its controller does not answer.
+    Each order comes with the role, node or run that it names. Unless one is refused, wait for the condition `until`.
     """
     run_dir, graph = named.find()
     mask = known_mask(graph, os.environ)
@@ -177,21 +173,16 @@ def give_orders(
         texts = [msgspec.to_builtins(each) for each in decisions]
         print_json("decision", run=run_dir.name, refused=refused, said=texts)
     else:
-        _show(decisions, helps)
+        for each in decisions:
+            colour = {"refused": "red", "warning": "yellow", "error": "red"}.get(each.level)
+            paint(each.text, fg=colour, err=each.level == "refused")
+        if not decisions:
+            click.echo("nothing changes: the run is in that state already")
+        for help in helps:
+            click.echo(f"help: {help}", err=True)
     if until is not None and not refused:
         _wait(run_dir, until)
     sys.exit(1 if refused else 0)
-
-
-def _show(decisions: Sequence[Decision], helps: Iterable[str]) -> None:
-    """Print the decisions, refusals on stderr, and help on stderr; without any decision, that nothing changes."""
-    for each in decisions:
-        colour = {"refused": "red", "warning": "yellow", "error": "red"}.get(each.level)
-        paint(each.text, fg=colour, err=each.level == "refused")
-    if not decisions:
-        click.echo("nothing changes: the run is in that state already")
-    for help in helps:
-        click.echo(f"help: {help}", err=True)
 
 
 def _name_help(order: Operation, name: str, graph: RoleGraph, run_dir: Path) -> list[str]:

@@ -96,7 +96,7 @@ def ddp(
     experiment, run = names_of(name, program)
     variables = _variables(env or {}, experiment, run, debug=debug)
     timers = _timers(rdzv_conf or "")
-    node = _node_fields(h, cpu, gpu, memMB)
+    node: dict[str, Any] = {"cpu": cpu, "gpu": gpu, "memory": f"{memMB}MB"} if h is None else {"resources": h}
     t = Topology(name_from(run), nodes=[Node(**node) for _ in range(size.high)])
     t.role(
         name_from(program),
@@ -148,11 +148,7 @@ def spmd(
 
 
 def _gpus_of_node(h: str | None, gpu: int, nodes: str) -> int:
-    """Return the number of GPUs of a node, for `-j NODES` without a number of processes.
-
-    Raises:
-        TopologyProblems: A node has none (FD153).
-    """
+    """Return the number of GPUs of a node, for `-j NODES` without a number of processes; FD153 if it has none."""
     if h is not None:
         size = shared_sizes(Path(_caller().file).parent, Problems()).get(h)
         gpu = size.gpu if size is not None else 1  # the compiler reports the unknown name
@@ -162,18 +158,10 @@ def _gpus_of_node(h: str | None, gpu: int, nodes: str) -> int:
     return gpu
 
 
-def _node_fields(h: str | None, cpu: float, gpu: int, megabytes: int) -> dict[str, Any]:
-    """Return the resources of one node, and of the replica that fills it: those of the size `h`, if it is given."""
-    return {"cpu": cpu, "gpu": gpu, "memory": f"{megabytes}MB"} if h is None else {"resources": h}
-
-
 def _variables(env: Mapping[str, Any], experiment: str, run: str, *, debug: bool) -> dict[str, Any]:
     """Return the environment variables of the workers: LOGLEVEL, the user's `env`, and those that TorchX sets.
 
     Values of the user that are no text stay as they are: the compiler reports them.
-
-    Raises:
-        TopologyProblems: A value has a macro of TorchX that has no meaning here (FD154).
     """
     variables = {"LOGLEVEL": os.environ.get("LOGLEVEL", "WARNING")}
     for variable, value in env.items():
@@ -207,11 +195,7 @@ def translated(word: str) -> str:
 
 
 def _timers(rdzv_conf: str) -> dict[str, Any]:
-    """Return the arguments of a role that the timers of --rdzv-conf stand for, as durations.
-
-    Raises:
-        TopologyProblems: An entry cannot be read, is unknown, or is for several hosts (FD154).
-    """
+    """Return the arguments of a role that the timers of --rdzv-conf stand for, as durations; others are refused."""
     timers: dict[str, Any] = {}
     for name, value in map(pair_of, entries_of(rdzv_conf)):
         message = f"--rdzv_conf {name}={value}"

@@ -75,8 +75,11 @@ def _node_lost(job: JobState, event: ev.NodeLeft | ev.NodeGone | ev.NodeSilent) 
     if isinstance(event, ev.NodeLeft):
         lose_node(job, event.node, f"{event.node} left", "it left", asked=True)
         return
-    silent = f"not heard for {format_duration(job.graph.options.silent_after_ns)}"
-    because = event.cause if isinstance(event, ev.NodeGone) else silent
+    because = f"not heard for {format_duration(job.graph.options.silent_after_ns)}"
+    if isinstance(event, ev.NodeGone):
+        because = event.cause
+    elif (node := job.nodes.get(event.node)) is not None and node.awaits_inventory:
+        because = "not heard since the controller is back"
     lose_node(job, event.node, f"{event.node} lost ({because})", because)
 
 

@@ -8,27 +8,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from flowdist.dsl.check.graph import check_graph
+from flowdist.dsl.check.graph import check_graph, check_worlds
 from flowdist.dsl.check.timeouts import check_timeouts
-from flowdist.dsl.check.worlds import check_worlds
 from flowdist.dsl.frozen import Unknown
 from flowdist.dsl.problems.problem import Problems, did_you_mean
-from flowdist.dsl.read.cluster import read_cluster, read_heartbeat_and_lease
-from flowdist.dsl.read.commands import MACROS, check_found, macros_of, read_command, read_hook, way_of
-from flowdist.dsl.read.env import read_env
+from flowdist.dsl.read import commands
 from flowdist.dsl.read.fields import DOUBLE, PART_NAME, RESERVED, Fields, owner_of, parse_sizes
-from flowdist.dsl.read.models import check_model, model_of
+from flowdist.dsl.read.objects import check_model, model_of
 from flowdist.dsl.read.parallel import read_parallel
 from flowdist.dsl.read.placement import read_placement
 from flowdist.dsl.read.policy import compile_restart
-from flowdist.dsl.read.preload import read_preload, warn_if_cold
-from flowdist.dsl.read.resources import NamedResources
+from flowdist.dsl.read.resources import NamedResources, read_cluster, read_heartbeat_and_lease
 from flowdist.dsl.read.workload import read_workload
 from flowdist.dsl.topology import ROLE_DEFAULTS, Gate, Role, Topology, Version
-from flowdist.graph import MINUTE, SECOND, Cluster, JobOptions, Resources
+from flowdist.graph import MINUTE, SECOND, JobOptions, Resources
 from flowdist.graph.role_graph import Domain, JointWorld, RoleGraph
 from flowdist.graph.roles import Gate as GateSpec
 from flowdist.graph.roles import Readiness, RoleSpec, VersionEdge
@@ -39,14 +36,8 @@ _CHECKED = {"tcp": "port", "http": "port", "file": "path", "log": "regular expre
 PORTS_SHOWN_MAX = 3  # in a help
 # Durations of a role whose defaults a topology can set.
 SHARED = (
-    "grace",
-    "stop_grace",
-    "drain",
-    "ready_timeout",
-    "join_window",
-    "pending_timeout",
-    "finish_timeout",
-    "cooldown",
+    *("grace", "stop_grace", "drain"),
+    *("ready_timeout", "join_window", "pending_timeout", "finish_timeout", "cooldown"),
 )
 
 
@@ -72,7 +63,7 @@ def compile_topology(
     shared = {name: top.duration(name, getattr(usual, f"{name}_ns")) for name in SHARED}
     if not PART_NAME.fullmatch(topology.name) and not top.is_wrong("name"):
         top.error("FD102", "name", "its name cannot name a folder", "use lower case letters, digits, - and _")
-    compiler = _RoleCompiler(topology, folder, shared, cluster, sizes, problems)
+    compiler = _RoleCompiler(topology, folder, shared, {node.name for node in cluster.nodes}, sizes, problems)
     roles = tuple(compiler.compile(role) for role in topology.roles)
     beat_ns, lease_ns = read_heartbeat_and_lease(top)
     graph = RoleGraph(
@@ -93,7 +84,7 @@ def compile_topology(
             move_after=top.whole("move_after", least=1, default=2),
             cordon_after=top.whole("cordon_after", least=1, default=3),
         ),
-        on_incident=read_hook(top, "on_incident", folder),
+        on_incident=commands.read_hook(top, "on_incident", folder),
         checkpoint_dir=top.path("checkpoint_dir"),
         source=topology.site.file,
     )
@@ -130,42 +121,38 @@ def _domains(topology: Topology, problems: Problems) -> tuple[Domain, ...]:
     return tuple(domains)
 
 
+@dataclass
 class _RoleCompiler:
     """Compiler of the roles of one topology, one after the other; it adds what is wrong with a role to `problems`."""
 
-    def __init__(
-        self,
-        topology: Topology,
-        folder: Path,
-        shared: Mapping[str, int],
-        cluster: Cluster,
-        sizes: NamedResources,
-        problems: Problems,
-    ) -> None:
-        self._topology, self._folder, self._shared, self._problems = topology, folder, shared, problems
-        self._nodes = {node.name for node in cluster.nodes}
-        self._resources = sizes
-        self._seen: dict[str, Role] = {}
+    topology: Topology
+    folder: Path
+    shared: Mapping[str, int]  # the defaults of SHARED, in ns
+    nodes: set[str]
+    sizes: NamedResources
+    problems: Problems
+    seen: dict[str, Role] = field(default_factory=dict)
 
     def compile(self, role: Role) -> RoleSpec:
         """Return the graph's value of a role. What is wrong with the role becomes problems, not exceptions."""
-        fields = Fields.of_role(role, self._problems)
+        fields = Fields.of_role(role, self.problems)
         self._check_name(role, fields)
         self._check_arguments(role, fields)
         kind = fields.choice("kind", ("task", "service"))
         restart = compile_restart(fields, role.fields["restart"])
         loose = kind == "service" or (restart is not None and restart.scope == "replica")
-        resources = self._resources.read(fields)
+        resources = self.sizes.read(fields)
         low, high, procs = self._sizes(fields, resources)
-        command = read_command(fields, self._folder)
-        env, secrets = read_env(fields, self._folder)
+        command = commands.read_command(fields, self.folder)
+        env, secrets = commands.read_env(fields, self.folder)
         ports = fields.words("ports")
         workdir = fields.path("workdir")
         if not fields.is_wrong("workdir"):
-            check_found(fields, command, self._folder / workdir, way_of(fields))
-        preload = read_preload(fields, command, self._folder / workdir)
-        macros = macros_of(fields, command, env)
+            commands.check_found(fields, command, self.folder / workdir, commands.way_of(fields))
+        preload = commands.read_preload(fields, command, self.folder / workdir)
+        macros = commands.macros_of(fields, command, env)
         self._check_macros(fields, macros, ports)
+        addressed = dict.fromkeys(macro.split(":")[1] for _, macro in macros if macro.startswith("addresses:"))
         spec = RoleSpec(
             name=role.name,
             command=command,
@@ -174,11 +161,11 @@ class _RoleCompiler:
             max_replicas=high,
             procs=procs,
             resources=resources,
-            placement=read_placement(fields, self._topology),
+            placement=read_placement(fields, self.topology),
             env=env,
             secrets=secrets,
             ports=ports,
-            workdir=str(self._folder / workdir) if workdir else str(self._folder),
+            workdir=str(self.folder / workdir) if workdir else str(self.folder),
             gang=fields.flag("gang", not loose),
             primary=fields.flag("primary", True),
             gates=self._gates(fields),
@@ -186,7 +173,7 @@ class _RoleCompiler:
             restart=restart,
             ready=self._ready(fields, ports),
             state=fields.choice("state", ("none", "memory", "checkpoint")),
-            **{f"{name}_ns": fields.duration(name, default) for name, default in self._shared.items()},
+            **{f"{name}_ns": fields.duration(name, default) for name, default in self.shared.items()},
             hang_after_ns=fields.optional_duration("hang_after"),
             start_timeout_ns=fields.optional_duration("start_timeout"),
             preload=preload,
@@ -196,10 +183,10 @@ class _RoleCompiler:
             count_steps=fields.flag("count_steps", True),
             parallel=read_parallel(fields),
             workload=read_workload(fields, kind, max(1, low) * procs, max(1, high) * procs),
-            simulate=model_of(fields, self._folder, kind),
-            address_edges=_roles_in(macros),
+            simulate=model_of(fields, self.folder, kind),
+            address_edges=tuple(addressed),
         )
-        warn_if_cold(fields, spec)
+        commands.warn_if_cold(fields, spec)
         check_model(fields, spec)
         return spec
 
@@ -220,14 +207,14 @@ class _RoleCompiler:
         if not PART_NAME.fullmatch(name):
             help = "use lower case letters, digits, - and _, beginning with a letter, at most 63"
             fields.error("FD102", "name", "its name cannot name a folder", help)
-        elif name in RESERVED or name in self._nodes or re.fullmatch(r"node\d+", name):
+        elif name in RESERVED or name in self.nodes or re.fullmatch(r"node\d+", name):
             fields.error("FD102", "name", "its name has another meaning in faults", f'write "{name}-role"')
-        if name in self._seen:
-            line = self._seen[name].site.place().line
+        if name in self.seen:
+            line = self.seen[name].site.place().line
             help = "give each role its own name"
-            self._problems.mark_wrong(fields.owner, DOUBLE)
+            self.problems.mark_wrong(fields.owner, DOUBLE)
             fields.error("FD101", "name", f"it is declared twice; the first time in line {line}", help)
-        self._seen.setdefault(name, role)
+        self.seen.setdefault(name, role)
 
     def _check_arguments(self, role: Role, fields: Fields) -> None:
         """Add errors for arguments that `Topology.role` does not know, and for a `like=` that is no Template."""
@@ -240,10 +227,7 @@ class _RoleCompiler:
             fields.error("FD134", "like", message, "write base = Template(cpu=4), then like=base")
 
     def _sizes(self, fields: Fields, resources: Resources) -> tuple[int, int, int]:
-        """Return minimum and maximum of replicas and workers per replica, by default as many as the replica has GPUs.
-
-        Sizes that cannot be used add an error, and return 1, 1, 1.
-        """
+        """Return minimum and maximum of replicas, and workers of each (default: its GPUs); 1, 1, 1 after an error."""
         value = fields.values["replicas"]
         try:
             sizes = parse_sizes(value)
@@ -254,9 +238,8 @@ class _RoleCompiler:
         low, high = sizes.low, sizes.high
         procs = resources.gpu or 1 if sizes.procs is None else sizes.procs
         if max(low, high, procs) > COUNT_MAX:
-            fields.error(
-                "FD105", "replicas", f"replicas={value!r} has more than {COUNT_MAX:,}", "write a smaller number"
-            )
+            message = f"replicas={value!r} has more than {COUNT_MAX:,}"
+            fields.error("FD105", "replicas", message, "write a smaller number")
             return 1, 1, 1
         if min(low, high, procs) < 1:
             fields.error("FD105", "replicas", f"replicas={value!r} has a zero", "every number must be 1 or more")
@@ -277,16 +260,13 @@ class _RoleCompiler:
         return low, high, procs
 
     def _check_macros(self, fields: Fields, macros: list[tuple[str, str]], ports: tuple[str, ...]) -> None:
-        """Add errors for macros that do not exist, and for ports that the role does not have.
-
-        Macros with addresses of other roles are checked later, in `check_graph`.
-        """
+        """Add errors for macros that do not exist, and for ports that the role lacks; `check_graph` has addresses."""
         for where, macro in macros:
             if macro.startswith("self.port:"):
                 if (port := macro.removeprefix("self.port:")) not in ports and not fields.is_wrong("ports"):
                     fields.error("FD119", where, f"it has no port {port!r}", did_you_mean(port, ports))
-            elif not macro.startswith("addresses:") and macro not in MACROS:
-                fields.error("FD120", where, f"macro ${{{macro}}} is unknown", did_you_mean(macro, MACROS))
+            elif not macro.startswith("addresses:") and macro not in commands.MACROS:
+                fields.error("FD120", where, f"macro ${{{macro}}} is unknown", did_you_mean(macro, commands.MACROS))
 
     def _gates(self, fields: Fields) -> tuple[GateSpec, ...]:
         """Return the gates of the role; a second gate on one role, or anything but a gate, adds an error instead."""
@@ -295,7 +275,7 @@ class _RoleCompiler:
         help = self._gates_on(fields.values["depends_on"]) or any_role
         for i, item in enumerate(fields.items("depends_on", Gate, Role, help=help)):
             gate = item.started() if isinstance(item, Role) else item
-            if not isinstance(gate, Gate) or gate.role.topology is not self._topology:
+            if not isinstance(gate, Gate) or gate.role.topology is not self.topology:
                 message = f"{_words_for(item)} is not a gate of this topology"
                 help = self._gates_on(item) or any_role
                 fields.error("FD135", "depends_on", message, help, fields.element("depends_on", i))
@@ -306,17 +286,17 @@ class _RoleCompiler:
                 fields.error("FD136", "depends_on", message, "keep one gate; ready() includes started()", place)
                 continue
             given = {"on_restart": gate.on_restart}
-            reader = Fields(fields.owner, given, gate.site, self._problems, part="depends_on.")
+            reader = Fields(fields.owner, given, gate.site, self.problems, part="depends_on.")
             on_restart = reader.choice("on_restart", ("reconnect", "restart"))
             gates[gate.role.name] = GateSpec(gate.role.name, gate.condition, on_restart)  # type: ignore[arg-type]
         return tuple(gates.values())
 
     def _gates_on(self, name: object) -> str:
         """Return a help with the gates that fit the role of this name; empty if this is the name of no role."""
-        role = next((role for role in self._topology.roles if isinstance(name, str) and role.name == name), None)
+        role = next((role for role in self.topology.roles if isinstance(name, str) and role.name == name), None)
         if role is None:
             return ""
-        values = Fields.of_role(role, self._problems).values
+        values = Fields.of_role(role, self.problems).values
         is_service, has_check = values["kind"] == "service", bool(values["ready_when"])
         gates = [f"{name}.started()"] + [f"{name}.succeeded()"] * (not is_service)
         gates += [f"{name}.ready()"] * (has_check or is_service)
@@ -324,26 +304,20 @@ class _RoleCompiler:
         return f"write the role without quotes, as a gate: {' or '.join(gates)}{needed}"
 
     def _versions(self, fields: Fields) -> VersionEdge | None:
-        """Return the edge of `versions=`; None if there is none.
-
-        Anything but `x.version()` with a role of this topology adds an error, and returns None.
-        """
+        """Return the edge of `versions=`; None, after an error, for all but `x.version()` of a role of this job."""
         value = fields.values["versions"]
         if value is None:
             return None
-        if not isinstance(value, Version) or value.role.topology is not self._topology:
+        if not isinstance(value, Version) or value.role.topology is not self.topology:
             message = f"versions={value!r} is no version of a role of this topology"
             fields.error("FD135", "versions", message, "write versions=learner.version(max_staleness=2)")
             return None
         given = {"max_staleness": value.max_staleness}
-        reader = Fields(fields.owner, given, value.site, self._problems, part="versions.")
+        reader = Fields(fields.owner, given, value.site, self.problems, part="versions.")
         return VersionEdge(value.role.name, reader.whole("max_staleness", least=0, default=0))
 
     def _ready(self, fields: Fields, ports: tuple[str, ...]) -> Readiness | None:
-        """Return the readiness check of `ready_when=`; None if there is none.
-
-        A check that cannot be read adds an error and returns None.
-        """
+        """Return the readiness check of `ready_when=`; None if there is none, and after an error."""
         value = fields.values["ready_when"]
         if value is None:
             return None
@@ -353,9 +327,8 @@ class _RoleCompiler:
             fields.error("FD131", "ready_when", f"ready_when={value!r} is unknown", help)
             return None
         if how != "call" and not target:
-            fields.error(
-                "FD131", "ready_when", f"ready_when={value!r} names no {_CHECKED[how]}", _check_help(how, ports)
-            )
+            message = f"ready_when={value!r} names no {_CHECKED[how]}"
+            fields.error("FD131", "ready_when", message, _check_help(how, ports))
             return None
         port = target.partition("/")[0]
         if how in ("tcp", "http") and port not in ports and not fields.is_wrong("ports"):
@@ -376,12 +349,6 @@ def _check_help(how: str, ports: tuple[str, ...]) -> str:
     if not ports:
         return f'write ready_when="{how}:rpc" and ports=["rpc"]'
     return "write " + " or ".join(f'"{how}:{port}"' for port in ports[:PORTS_SHOWN_MAX])
-
-
-def _roles_in(macros: list[tuple[str, str]]) -> tuple[str, ...]:
-    """Return the roles whose addresses the macros stand for: `rpc` for `addresses:rpc:PORT`, each once."""
-    names = [macro.split(":")[1] for _, macro in macros if macro.startswith("addresses:")]
-    return tuple(dict.fromkeys(names))
 
 
 def _words_for(value: object) -> str:

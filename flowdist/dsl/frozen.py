@@ -15,11 +15,10 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from opcode import opname
 from types import FrameType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
 from flowdist.dsl.problems.places import CallSite, Place, attribute_place, site_of
-from flowdist.dsl.problems.problem import MARK, did_you_mean
-from flowdist.dsl.problems.recording import current_recording
+from flowdist.dsl.problems.problem import MARK, current_recording, did_you_mean
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -90,22 +89,20 @@ class Frozen:
     """
 
     site: CallSite
+    _TAKES: ClassVar[Iterable[str]] = ()  # the arguments of that call; empty: those of the constructor
+    _HAS: ClassVar[Iterable[str] | None] = None  # what users may use of the object; None: all that has a public name
 
-    def _called(self) -> str:
-        """Return the object's name for messages, such as `role 'trainer'`."""
-        return f"the {type(self).__name__}"
+    def _words(self) -> tuple[str, str]:
+        """Return the object's name for messages, such as `role 'trainer'`, and how the call that made it begins."""
+        name = type(self).__name__
+        return f"the {name}", f"{name}(..., "
 
     def _written(self, argument: str) -> str:
         """Return how the call that made the object is written with an argument, such as `Node(..., cpu=...)`."""
-        return f"{type(self).__name__}(..., {argument}=...)"
+        return f"{self._words()[1]}{argument}=...)"
 
     def _arguments(self) -> list[str]:
-        """Return the arguments of that call."""
-        return [name for name in inspect.signature(type(self)).parameters if name != "_"]
-
-    def _attributes(self) -> list[str]:
-        """Return the attributes and methods that users may use."""
-        return [name for name in dir(type(self)) if not name.startswith("_")]
+        return [*self._TAKES] or [name for name in inspect.signature(type(self)).parameters if name != "_"]
 
     def __setattr__(self, name: str, value: object) -> None:
         if "site" not in vars(self):
@@ -124,7 +121,7 @@ class Frozen:
         if meant:
             hint = "" if name == meant else f'did you mean "{meant}"? '
             help = f"{hint}write it in the call: {self._written(meant)}"
-        report("FD161", f"{name!r} of {self._called()} {change} after its call", help, attribute_place(frame, name))
+        report("FD161", f"{name!r} of {self._words()[0]} {change} after its call", help, attribute_place(frame, name))
 
     if not TYPE_CHECKING:  # a type checker is to find misspelt names itself
 
@@ -139,11 +136,9 @@ class Frozen:
             return getattr(self, meant) if meant else unknown()
 
     def _no_attribute(self, name: str) -> tuple[str, str, str]:
-        """Return message and help for an attribute that the object does not have, and the attribute that was meant.
-
-        The latter is empty if no name is similar.
-        """
-        known, arguments = self._attributes(), self._arguments()
+        """Return message and help for an attribute that the object lacks, and the one that was meant; empty: none."""
+        known = [name for name in dir(type(self)) if not name.startswith("_")] if self._HAS is None else [*self._HAS]
+        arguments = self._arguments()
         argument = meant = name if name in arguments else closest(name, [*known, *arguments])
         help = did_you_mean(name, known, otherwise=None if known else "keep it in a variable of your own")
         if meant in known:
@@ -151,7 +146,7 @@ class Frozen:
         if argument:
             hint = "" if name == argument else f'did you mean "{argument}"? '
             help = f"{hint}arguments are written in the call: {self._written(argument)}"
-        return f"{self._called()} has no attribute {name!r}", help, "" if argument else meant
+        return f"{self._words()[0]} has no attribute {name!r}", help, "" if argument else meant
 
 
 def force(this: Frozen, name: str, value: object) -> None:
@@ -182,37 +177,47 @@ def closest(name: str, known: Iterable[str]) -> str:
     return next(iter(difflib.get_close_matches(name, list(known), n=1)), "")
 
 
-def word(cls: type[T]) -> type[T]:
-    """Make the constructor of a class forgiving. It is a decorator for classes whose objects users make."""
-    setattr(cls, "__init__", forgiving(cls.__init__, cls.__name__))  # noqa: B010  # mypy refuses an assignment
-    return cls
+def word(*positional: str) -> Callable[[type[T]], type[T]]:
+    """Return a decorator for classes whose objects users make: it makes the constructor forgiving.
+
+    It also sets the `site` of each object if the constructor does not. `positional` are the names of the parameters
+    that may be given by position.
+    """
+
+    def decorated(cls: type[T]) -> type[T]:
+        made = forgiving(cls.__init__, cls.__name__, positional)
+        setattr(cls, "__init__", made)  # noqa: B010  # mypy refuses an assignment
+        return cls
+
+    return decorated
 
 
-def forgiving(function: Callable[P, R], name: str = "") -> Callable[P, R]:
+def forgiving(function: Callable[P, R], name: str = "", positional: tuple[str, ...] = ()) -> Callable[P, R]:
     """Return a method that takes wrong calls, too, while a topology file is executed: each becomes a problem.
 
     The value of a misspelt argument counts for the one that was meant. Other unknown arguments and surplus ones are
     left out, and an Unknown takes the place of a missing one. Exceptions inside the method stay as they are. If no file
-    is executed, a wrong call raises TypeError as usual.
-
-    Args:
-        function: A method; its first parameter is the object.
-        name: Name for messages; empty: that of the function.
+    is executed, a wrong call raises TypeError as usual. Of a constructor, `name` is that of its class, and `positional`
+    are the names of the parameters that may be given by position.
     """
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        wrong = None
         try:
-            return function(*args, **kwargs)
+            made = function(*args, **kwargs)
         except TypeError as error:
             is_inside = error.__traceback__ is None or error.__traceback__.tb_next is not None
             if is_inside or current_recording() is None:
                 raise
-        wrong = _WrongCall(name or function.__name__, inspect.signature(function), sys._getframe(1))
-        arguments, named = wrong.mend(args[1:], kwargs)
-        made = function(args[0], *arguments, **named)  # type: ignore[arg-type]
+            wrong = _WrongCall(name or function.__name__, inspect.signature(function), sys._getframe(1))
+        if wrong is not None:
+            arguments, named = wrong.mend(args[1:], kwargs)
+            made = function(args[0], *arguments, **named)  # type: ignore[arg-type]
         this = args[0] if name else made  # a constructor returns nothing
-        if isinstance(this, Frozen):
+        if name and "site" not in vars(this):
+            setattr(this, "site", site_of(sys._getframe(1), positional))  # noqa: B010
+        if wrong is not None and isinstance(this, Frozen):
             this.site.renamed.update(wrong.site.renamed)
             this.site.lost_arguments |= wrong.site.lost_arguments
         return made
@@ -221,13 +226,7 @@ def forgiving(function: Callable[P, R], name: str = "") -> Callable[P, R]:
 
 
 class _WrongCall:
-    """One call in the user's file that Python refuses: `mend` reports why, and returns arguments that it takes.
-
-    Args:
-        name: The called class or method, for messages.
-        signature: Its signature, with the object as first parameter.
-        frame: Frame of the user's file that calls it.
-    """
+    """One call in the user's file that Python refuses: `mend` reports why, and returns arguments that it takes."""
 
     def __init__(self, name: str, signature: inspect.Signature, frame: FrameType) -> None:
         parameters = list(signature.parameters.values())[1:]  # without self
@@ -239,14 +238,9 @@ class _WrongCall:
         self.site = site_of(frame, tuple(map(str, range(len(self._positional) + 1))))
 
     def mend(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
-        """Report each wrong argument, and return what the call takes. `site` has what became of the others.
+        """Report each wrong argument, and return the arguments, by position and by name, that the call takes.
 
-        Args:
-            args: Arguments of the call that are given by position, without the object.
-            kwargs: Arguments that are given by name.
-
-        Returns:
-            Arguments by position, and arguments by name.
+        `args` are without the object. `site` has what became of the others.
         """
         args = self._without_surplus(args)
         taken = {each.name for each in self._positional[: len(args)]}

@@ -13,20 +13,17 @@ import inspect
 import re
 import sys
 import traceback
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple, NoReturn
 
-from flowdist.dsl.check.arguments import Arguments
 from flowdist.dsl.compile import compile_topology
+from flowdist.dsl.frozen import VARIADIC
 from flowdist.dsl.overrides import apply_nodes, apply_sets
-from flowdist.dsl.problems.places import CLI, Place, place_of_bytes
-from flowdist.dsl.problems.problem import Problem, Problems, TopologyProblems, did_you_mean
-from flowdist.dsl.problems.recording import Recording, recording
-from flowdist.dsl.problems.syntax import parse
-from flowdist.dsl.read.functions import VARIADIC
+from flowdist.dsl.problems.places import CLI, Place, no_warnings, parse, place_of_bytes
+from flowdist.dsl.problems.problem import Problem, Problems, Recording, TopologyProblems, did_you_mean, recording
+from flowdist.dsl.read.fields import Arguments
 from flowdist.dsl.topology import Topology
 from flowdist.graph import RoleGraph
 
@@ -70,8 +67,9 @@ def load_topology(
     file, _, name = (target or DEFAULT_FILE).partition(":")
     path = Path(file)
     text = _read(path)
-    if not name:
-        _refuse_script(path, text)
+    if not name and _is_script(text):  # executing it could start a training
+        help = f"run a script with: flowdist run {path}; name an object that another module makes: {path}:NAME"
+        _refuse("FD140", f"{path} has no topology: it does not import flowdist", help)
     path = path.resolve()
     folder = str(path.parent)
     sys.path.insert(0, folder)
@@ -89,12 +87,13 @@ def load_topology(
 
 
 def _raise_all(error: TopologyProblems, recorded: Recording) -> NoReturn:
-    """Raise TopologyProblems with what ended the file, and with what is wrong in the part of it that was executed.
+    """Raise TopologyProblems with what ended the file, and what is wrong in the part that was executed.
 
-    The message says where an exception ended the file: further mistakes after that line are not among the problems.
+    The message says where that was: further mistakes after that line are not among the problems.
     """
     problems = recorded.problems
-    problems.add(error.problems)
+    for problem in error.problems:
+        problems.report(problem)
     for topology in recorded.topologies:
         compile_topology(topology, problems, is_complete=False)
     line = error.line if isinstance(error, _FileEnded) else 0
@@ -132,10 +131,7 @@ def compile_loaded(
 
 
 def _read(path: Path) -> bytes:
-    """Return the content of a file; raise TopologyProblems (FD140) if it cannot be read.
-
-    The help of the error names a similar file in the same folder, if there is one.
-    """
+    """Return the content of a file; raise TopologyProblems (FD140), which may name a similar file, if that fails."""
     try:
         return path.read_bytes()
     except (FileNotFoundError, ValueError):  # ValueError: the path has a null byte
@@ -147,10 +143,7 @@ def _read(path: Path) -> bytes:
 
 
 def _similar_file(path: Path, is_meant: Callable[[Path], bool]) -> str:
-    """Return a help line that names a file beside `path` with a similar name; empty if there is none.
-
-    `is_meant` says whether a file is of the kind that the user wants to name.
-    """
+    """Return a help line that names a file beside `path` with a similar name, for which `is_meant` is true."""
     beside = sorted(each.name for each in path.parent.glob("*.py")) if "\0" not in str(path) else []
     close = difflib.get_close_matches(path.name, beside, n=max(1, len(beside)))
     meant = next((path.with_name(name) for name in close if is_meant(path.with_name(name))), None)
@@ -178,8 +171,7 @@ def check_runnable(path: Path) -> None:
         raise TopologyProblems([problem], "on the command line") from None
     except OSError:
         return  # `_read` reports it for a topology, and the workers for a script
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Python shows them when it runs the file
+    with no_warnings():
         try:
             _compile(path.resolve(), text)
         except TopologyProblems as error:
@@ -216,13 +208,6 @@ def _imports_the_dsl(tree: ast.Module) -> bool:
     return any(parts[0] == "flowdist" and parts[1:2] != ["worker"] for parts in (name.split(".") for name in names))
 
 
-def _refuse_script(path: Path, text: bytes) -> None:
-    """Raise TopologyProblems for a file that may be a training script: executing it could start the training."""
-    if _is_script(text):
-        help = f"run a script with: flowdist run {path}; name an object that another module makes: {path}:NAME"
-        _refuse("FD140", f"{path} has no topology: it does not import flowdist", help)
-
-
 def _is_script(text: bytes) -> bool:
     """Return whether a file does not import the DSL; False if it cannot be parsed: executing it reports the error."""
     try:
@@ -244,10 +229,7 @@ class _FileEnded(TopologyProblems):
 
 
 def _execute(path: Path, text: bytes) -> ModuleType:
-    """Execute the file as the module `flowdist_topology`, and return the module.
-
-    An exception in the file, syntax errors included, is raised as TopologyProblems.
-    """
+    """Execute the file as the module `flowdist_topology`; raise its exceptions as TopologyProblems."""
     module = ModuleType("flowdist_topology")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module
@@ -275,7 +257,7 @@ def _compile(path: Path, text: bytes) -> CodeType:
 
 
 def _refuse_exception(path: Path, error: BaseException) -> NoReturn:
-    """Raise TopologyProblems for an exception of the topology file, at the last line of that file in the traceback.
+    """Raise TopologyProblems for an exception of the file, at its last line in the traceback.
 
     The help names the name that may be meant if Python does not know one.
     """
@@ -311,11 +293,7 @@ def _public(value: object) -> list[str]:
 
 
 def _pick(module: ModuleType, name: str, path: Path, params: dict[str, str]) -> Topology:
-    """Return the topology of the module: the object with the given name, or the only one; a function is called for it.
-
-    Raises:
-        TopologyProblems: There is no such topology, or there are parameters but no function that takes them.
-    """
+    """Return the topology of the module: the object of that name, or the only one; a function is called for it."""
     found = _named(module, name, path) if name else _only_one(module, path)
     if inspect.isfunction(found):
         found = _call(found, path, params)
@@ -350,11 +328,7 @@ def _only_one(module: ModuleType, path: Path) -> Any:
 
 
 def _call(function: Any, path: Path, params: dict[str, str]) -> Any:
-    """Call the user's function with the parameters, converted by its annotations, and return its result.
-
-    Raises:
-        TopologyProblems: A parameter is unknown, missing or of the wrong type, or the function raises an exception.
-    """
+    """Call the user's function with the parameters, converted by its annotations, and return its result."""
     declared = inspect.signature(function).parameters
     known = {key: parameter for key, parameter in declared.items() if parameter.kind not in VARIADIC}
     any_name = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in declared.values())

@@ -27,16 +27,11 @@ CONDITIONS = ("started", "ready", "succeeded")
 
 
 def apply_nodes(topology: Topology, nodes: str, problems: Problems, given: str) -> None:
-    """Replace the topology's nodes by as many as `--nodes` asks for.
+    """Replace the topology's nodes by as many as `--nodes` asks for: a number, or a range such as "2:4".
 
     With a list of `Node`, a number keeps the first nodes of the list and adds nodes of the same size. Otherwise the
     nodes have the default size. If the nodes of the list have different sizes, an error is added and nothing changes.
-
-    Args:
-        topology: The topology to change.
-        nodes: A number, or a range such as "2:4". The compiler reports what is neither.
-        problems: Takes the error.
-        given: The option as the user wrote it, for messages.
+    What is neither a number nor a range, the compiler reports. Messages call the option as it was `given`.
     """
     declared = topology.fields["nodes"]
     declared = [declared] if isinstance(declared, Node) else declared
@@ -47,11 +42,10 @@ def apply_nodes(topology: Topology, nodes: str, problems: Problems, given: str) 
         topology.overridden["nodes"] = CLI
     elif all(isinstance(node, Node) for node in declared):  # the compiler reports other values in the file
         if any(_size(node) != _size(declared[0]) for node in declared):
-            problems.error(
-                "FD104", f"{given}: the nodes of the topology have different sizes", "change nodes= in the file", CLI
-            )
-            return
-        topology.fields["nodes"] = [*declared[:value], *_more_like(declared, value - len(declared))]
+            message = f"{given}: the nodes of the topology have different sizes"
+            problems.error("FD104", message, "change nodes= in the file", CLI)
+        else:
+            topology.fields["nodes"] = [*declared[:value], *_more_like(declared, value - len(declared))]
 
 
 def _size(node: Node) -> dict[str, Any]:
@@ -60,10 +54,7 @@ def _size(node: Node) -> dict[str, Any]:
 
 
 def _more_like(declared: Sequence[Node], missing: int) -> list[Node]:
-    """Return `missing` new nodes of the size of the first declared one; no node if that is not above 0.
-
-    Their names are `nodeN` with numbers that no declared node has.
-    """
+    """Return `missing` new nodes of the size of the first declared one, named `nodeN` as no declared node is."""
     taken = {node.name or f"node{i}" for i, node in enumerate(declared)}
     free = (name for i in count(len(declared)) if (name := f"node{i}") not in taken)
     return [Node(name, **_size(declared[0])) for name in islice(free, max(0, missing))]
@@ -76,11 +67,7 @@ def apply_sets(topology: Topology, sets: Sequence[str], problems: Problems) -> N
 
 
 class _Override:
-    """One `--set KEY=VALUE` for a topology.
-
-    A key that does not exist, and a text that cannot be split into parts, add a problem and set nothing. The compiler
-    checks the value later.
-    """
+    """One `--set KEY=VALUE` for a topology; a wrong key adds a problem. The compiler checks the value later."""
 
     def __init__(self, topology: Topology, text: str, problems: Problems) -> None:
         self._topology, self._text, self._problems = topology, text, problems
@@ -188,30 +175,21 @@ class _Override:
 
     def _set_placement(self, role: Role, field: str) -> None:
         """Set `near=ps,data`, `apart=true` or `where=zone=a,rack=7`; a value that cannot be read adds a problem."""
-        value: Any
-        if field == "apart" and self._value.lower() in ("true", "false"):
-            value = self._value.lower() == "true"
-        else:
-            value = self._labels(role) if field == "where" else self._roles()
-        if value is not None:
-            self._store(role, field, value)
-
-    def _labels(self, role: Role) -> dict[str, str] | None:
-        if any("=" not in word for word in self._words()):
-            self._error("FD133", "a label is NAME=VALUE", f"write --set {role.name}.where=zone=a")
-            return None
-        return dict(word.partition("=")[::2] for word in self._words())
-
-    def _roles(self) -> list[Role] | None:
+        words = [word.strip() for word in self._value.split(",") if word.strip()]
         roles = {other.name: other for other in self._topology.roles}
-        for word in self._words():
-            if word not in roles:
-                self._error("FD133", f"no role {word!r}", did_you_mean(word, roles))
-                return None
-        return [roles[word] for word in self._words()]
-
-    def _words(self) -> list[str]:
-        return [word.strip() for word in self._value.split(",") if word.strip()]
+        value: Any = self._value.lower() == "true"
+        if field == "where":
+            if any("=" not in word for word in words):
+                self._error("FD133", "a label is NAME=VALUE", f"write --set {role.name}.where=zone=a")
+                return
+            value = dict(word.partition("=")[::2] for word in words)
+        elif field == "near" or self._value.lower() not in ("true", "false"):
+            for word in words:
+                if word not in roles:
+                    self._error("FD133", f"no role {word!r}", did_you_mean(word, roles))
+                    return
+            value = [roles[word] for word in words]
+        self._store(role, field, value)
 
     def _set_gates(self, role: Role) -> None:
         """Set the role's gates from text such as `ps.ready:restart,data`; `data` means `data.started:reconnect`."""

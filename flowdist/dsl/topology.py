@@ -12,7 +12,7 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from flowdist.dsl.frozen import Frozen, closest, forgiving, report, unknown, word
 from flowdist.dsl.problems.places import CallSite, Place, call_site
-from flowdist.dsl.problems.recording import current_recording
+from flowdist.dsl.problems.problem import current_recording
 from flowdist.dsl.words import Duration, Memory, Node, Resources, Restart, Secret, Workload
 
 OnRestart = Literal["reconnect", "restart"]
@@ -90,15 +90,14 @@ def replaced_by(name: str) -> tuple[str, ...]:
     """Return the arguments of a role that have no effect any more once a role, or `--set`, gives the argument `name`.
 
     A role has one command and one size: `script` replaces `command`, `module` and `run` of a template or of the file,
-    `command` replaces `args` as well, and `resources` replaces `cpu`, `gpu` and `memory`. Most arguments replace none:
-    the tuple is empty.
+    `command` replaces `args` as well, and `resources` replaces `cpu`, `gpu` and `memory`.
     """
     if name in WAYS:
         return (*(way for way in WAYS if way != name), *(("args",) if name == "command" else ()))
     return ("cpu", "gpu", "memory") if name == "resources" else ()
 
 
-@word
+@word()
 class Template(Frozen):
     """Arguments that several roles share: `base = Template(cpu=4)`, then `t.role("a", like=base, gpu=1)`.
 
@@ -111,6 +110,8 @@ class Template(Frozen):
         fields: As for `Topology.role`.
     """
 
+    _TAKES, _HAS = ROLE_DEFAULTS, ()
+
     def __init__(
         self, command: str | Sequence[str] | None = None, *, like: Template | None = None, **fields: Unpack[RoleFields]
     ) -> None:
@@ -118,23 +119,11 @@ class Template(Frozen):
         self.fields, self.sites = _inherit(like, {"command": command, **fields}, site)
         self.site = site
 
-    def _arguments(self) -> list[str]:
-        return [name for name in ROLE_DEFAULTS if name != "name"]
-
-    def _attributes(self) -> list[str]:
-        return []
-
 
 def _inherit(like: Any, given: dict[str, Any], site: CallSite) -> tuple[dict[str, Any], dict[str, CallSite]]:
-    """Merge the arguments of a call over those of its template.
+    """Merge the arguments `given` by the call `site`, a dict that is changed, over those of its template.
 
-    Args:
-        like: The template, or None. Anything else stays among the arguments as `like`, and the compiler reports it.
-        given: Arguments of the call; this function changes the dict.
-        site: The call that gave them.
-
-    Returns:
-        The merged arguments, and for each (for `env` also for each variable, as `env.NAME`) the call that wrote it.
+    Return the merged arguments, and for each (for `env` also for each variable, as `env.NAME`) the call that wrote it.
     """
     if given["command"] is None:
         del given["command"]
@@ -173,24 +162,22 @@ class Gate(Frozen):
     `depends_on=`.
     """
 
+    _TAKES = ("on_restart",)
+
     def __init__(self, role: Role, condition: str, on_restart: str, site: CallSite) -> None:
         self.role, self.condition, self.on_restart, self.site = role, condition, on_restart, site
 
     def __repr__(self) -> str:
         return f"{self.role.name}.{self.condition}()"
 
-    def _called(self) -> str:
-        return f"the gate {self!r}"
-
-    def _written(self, argument: str) -> str:
-        return f"{self.role.name}.{self.condition}({argument}=...)"
-
-    def _arguments(self) -> list[str]:
-        return ["on_restart"]
+    def _words(self) -> tuple[str, str]:
+        return f"the gate {self!r}", f"{self.role.name}.{self.condition}("
 
 
 class Version(Frozen):
     """Versions of what a role publishes, as another role needs them: `Role.version()` returns it, for `versions=`."""
+
+    _TAKES = ("max_staleness",)
 
     def __init__(self, role: Role, max_staleness: int, site: CallSite) -> None:
         self.role, self.max_staleness, self.site = role, max_staleness, site
@@ -198,18 +185,15 @@ class Version(Frozen):
     def __repr__(self) -> str:
         return f"{self.role.name}.version()"
 
-    def _called(self) -> str:
-        return f"the version {self!r}"
-
-    def _written(self, argument: str) -> str:
-        return f"{self.role.name}.version({argument}=...)"
-
-    def _arguments(self) -> list[str]:
-        return ["max_staleness"]
+    def _words(self) -> tuple[str, str]:
+        return f"the version {self!r}", f"{self.role.name}.version("
 
 
 class Role(Frozen):
     """Handle of a role, returned by `Topology.role`, for `depends_on=`, `near=` and other arguments of later roles."""
+
+    _TAKES = ("name", *ROLE_DEFAULTS)
+    _HAS = ("name", "started", "ready", "succeeded", "version", "addresses")
 
     def __new__(cls, *given: Any, **_: Any) -> Any:
         """Return an Unknown to users who call the class: only a topology makes roles."""
@@ -230,17 +214,8 @@ class Role(Frozen):
     def __repr__(self) -> str:
         return f"role {self.name!r}"
 
-    def _called(self) -> str:
-        return repr(self)
-
-    def _written(self, argument: str) -> str:
-        return f't.role("{self.name}", ..., {argument}=...)'
-
-    def _arguments(self) -> list[str]:
-        return ["name", *ROLE_DEFAULTS]
-
-    def _attributes(self) -> list[str]:
-        return ["name", "started", "ready", "succeeded", "version", "addresses"]
+    def _words(self) -> tuple[str, str]:
+        return repr(self), f't.role("{self.name}", ..., '
 
     @forgiving
     def started(self, *, on_restart: OnRestart = "reconnect") -> Gate:
@@ -301,7 +276,7 @@ class Role(Frozen):
         return f"${{addresses:{self.name}:{port}}}"
 
 
-@word
+@word("name")
 class Topology(Frozen):
     """A job: its roles, its nodes, and its rules for restarts.
 
@@ -333,6 +308,8 @@ class Topology(Frozen):
             the arguments of these names of `role`.
     """
 
+    _HAS = ("name", "roles", "role", "restart_together", "world")
+
     def __init__(
         self,
         name: str,
@@ -362,7 +339,6 @@ class Topology(Frozen):
         self.roles: list[Role] = []
         self.domains: list[tuple[str, tuple[Role, ...], CallSite]] = []
         self.worlds: list[tuple[str, tuple[Role, ...], CallSite]] = []
-        self.site = call_site(("name",), 3)
         if (recording := current_recording()) is not None:
             recording.topologies.append(self)
 
@@ -371,14 +347,8 @@ class Topology(Frozen):
         """Name of the job."""
         return str(self.fields["name"])
 
-    def _called(self) -> str:
-        return f"topology {self.name!r}"
-
-    def _written(self, argument: str) -> str:
-        return f'Topology("{self.name}", ..., {argument}=...)'
-
-    def _attributes(self) -> list[str]:
-        return ["name", "roles", "role", "restart_together", "world"]
+    def _words(self) -> tuple[str, str]:
+        return f"topology {self.name!r}", f'Topology("{self.name}", ..., '
 
     def _no_attribute(self, name: str) -> tuple[str, str, str]:
         """Return what `Frozen` does; if the name is that of a declared role, the help says how to keep its handle."""
@@ -481,10 +451,7 @@ class Topology(Frozen):
 
 
 def _name_first(method: str, name: Any, roles: tuple[Role, ...]) -> tuple[Any, tuple[Role, ...]]:
-    """Return the name and the roles of a call such as `world("core", a, b)`; report it if a role is in the first place.
-
-    Then the name is unknown, and the first argument is one of the roles.
-    """
+    """Return name and roles of a call such as `world("core", a, b)`; report a role in the place of the name."""
     if not isinstance(name, Role):
         return name, roles
     place = call_site(("name",), 4).place("name")

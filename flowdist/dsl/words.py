@@ -12,7 +12,6 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
 from flowdist.dsl.frozen import Frozen, word
-from flowdist.dsl.problems.places import call_site
 
 Duration = str | Literal[0]
 Memory = str | Literal[0]
@@ -21,7 +20,7 @@ FailureWord = Literal[
 ]
 
 
-@word
+@word("name")
 @dataclass(eq=False, repr=False)
 class Node(Frozen):
     """Capacity and labels of one node: `Node("node0", cpu=8, gpu=2, memory="64GiB", labels={"zone": "a"})`.
@@ -43,11 +42,8 @@ class Node(Frozen):
     resources: str | None = None
     labels: Mapping[str, str] | None = None
 
-    def __post_init__(self) -> None:
-        self.site = call_site(("name",), 4)
 
-
-@word
+@word()
 class Resources(Frozen):
     """Named size of a replica: `Topology(..., resources={"small": Resources(cpu=2)})`, then `resources="small"`.
 
@@ -59,10 +55,9 @@ class Resources(Frozen):
 
     def __init__(self, *, cpu: float = 1, gpu: float = 0, memory: Memory = 0) -> None:
         self.cpu, self.gpu, self.memory = cpu, gpu, memory
-        self.site = call_site((), 3)
 
 
-@word
+@word("kind")
 @dataclass(eq=False, repr=False)
 class On(Frozen):
     """One rule of a restart policy: the failures that it matches, and the action. The first rule that matches decides.
@@ -84,11 +79,8 @@ class On(Frozen):
     do: Literal["restart", "fail", "ignore"] = "restart"
     count: bool = True
 
-    def __post_init__(self) -> None:
-        self.site = call_site(("kind",), 4)
 
-
-@word
+@word("scope")
 @dataclass(eq=False, repr=False)
 class Restart(Frozen):
     """Restart policy of a role: what a failure restarts, how often, and what follows.
@@ -118,11 +110,8 @@ class Restart(Frozen):
     backoff_max: Duration = "1m"
     backoff_reset: Duration = "10m"
 
-    def __post_init__(self) -> None:
-        self.site = call_site(("scope",), 4)
 
-
-@word
+@word()
 @dataclass(eq=False, repr=False, kw_only=True)
 class Workload(Frozen):
     """Timing of a worker of a role in the simulator, `workload=` of the role.
@@ -185,11 +174,8 @@ class Workload(Frozen):
     collective: Literal["wait", "fail", "hang"] | None = None
     collective_timeout: Duration | None = None
 
-    def __post_init__(self) -> None:
-        self.site = call_site((), 4)
 
-
-@word
+@word()
 class Secret(Frozen):
     """Secret value for `env=`, read when a worker starts; the graph, the plan and the journal have only its source.
 
@@ -203,7 +189,6 @@ class Secret(Frozen):
 
     def __init__(self, *, env: str | None = None, file: str | None = None) -> None:
         self.env, self.file = env, file
-        self.site = call_site((), 3)
 
     def __repr__(self) -> str:
         return f"Secret(env={self.env!r})" if self.env is not None else f"Secret(file={self.file!r})"

@@ -6,8 +6,6 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping
 
 from flowdist.control.fleet.values import Launch, Seen
-from flowdist.dsl.problems.problem import Problem
-from flowdist.engines.interface import Topic
 
 
 class ByHand:
@@ -24,10 +22,6 @@ class ByHand:
     def __init__(self, show: Callable[[str], None]) -> None:
         self._show = show
         self._open: set[str] = set()
-
-    def problems(self, topic: Topic) -> list[Problem]:
-        """Return no problem: a person chooses the hosts."""
-        return []
 
     def submit(self, launch: Launch) -> str:
         """Print the command line of a member, and the hosts on which it must not start."""

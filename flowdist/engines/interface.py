@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from flowdist.control.fleet.values import Launch, Seen
-from flowdist.dsl.check.arguments import Arguments
 from flowdist.dsl.problems.problem import Problem
+from flowdist.dsl.read.fields import Arguments
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph
 
@@ -51,9 +51,6 @@ class Engine(Protocol):
     @property
     def name(self) -> str:
         """The word of `--on` for this engine."""
-
-    def problems(self, topic: Topic) -> list[Problem]:
-        """Return everything in a topology that this engine cannot honour, or honours in another way."""
 
     def submit(self, launch: Launch) -> str:
         """Order the start of a member and return its reference. The member may start much later.

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from flowdist.control.fleet.values import Cause, Launch, Seen
-from flowdist.dsl.problems.problem import Problem
-from flowdist.engines.interface import EngineFailed, Topic
+from flowdist.engines.interface import EngineFailed
 
 
 class LocalProcesses:
@@ -30,10 +29,6 @@ class LocalProcesses:
         self._logs = logs
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._cancelled: set[str] = set()
-
-    def problems(self, topic: Topic) -> list[Problem]:
-        """Return no problem: `flowdist run` honours everything on one machine."""
-        return []
 
     def submit(self, launch: Launch) -> str:
         """Start the process of a member. `avoid` plays no part: there is one machine."""
@@ -57,7 +52,7 @@ class LocalProcesses:
         """Send a signal to a member that runs."""
         if self._seen(reference).phase == "running":
             with contextlib.suppress(ProcessLookupError):  # it has ended since
-                os.kill(_pid(reference), signals.Signals[f"SIG{signal}"])
+                os.kill(int(reference.partition(":")[0]), signals.Signals[f"SIG{signal}"])
 
     def observe(self, references: Iterable[str]) -> Mapping[str, Seen]:
         """Return which members run, and how the others have ended. Of an earlier process's child only that is known."""
@@ -67,18 +62,12 @@ class LocalProcesses:
         child = self._children.get(reference)
         code = child.poll() if child is not None else None
         if code is not None:
-            cause: Cause = "failed" if code else "succeeded"
-            if reference in self._cancelled:
-                cause = "cancelled"
+            cause: Cause = "cancelled" if reference in self._cancelled else "failed" if code else "succeeded"
             return Seen("ended", "localhost", cause, f"exit code {code}")
         pid, _, started = reference.partition(":")
         if pid.isdecimal() and _started(int(pid)) == started != "":
             return Seen("running", "localhost")
         return Seen("ended")
-
-
-def _pid(reference: str) -> int:
-    return int(reference.partition(":")[0])
 
 
 def _started(pid: int) -> str:

@@ -78,22 +78,12 @@ def on_pools(graph: RoleGraph, pools: Collection[Pool]) -> RoleGraph:
     replacements wait in the engine's queue, which has its own measure of time.
     """
     pool_of = {role: pool.name for pool in pools for role in pool.roles}
-    roles = tuple(_patient(role) for role in graph.roles)
-    if len(pools) > 1:
-        roles = tuple(_only_on(role, pool_of[role.name]) for role in roles)
+    roles = []
+    for role in graph.roles:
+        wait_ns = QUEUE_NS if role.pending_timeout_ns == PENDING_NS else role.pending_timeout_ns
+        label = ((NODE_POOL, pool_of[role.name] or SHARED),) if len(pools) > 1 else ()
+        placement = msgspec.structs.replace(role.placement, where=(*role.placement.where, *label))
+        roles.append(msgspec.structs.replace(role, pending_timeout_ns=wait_ns, placement=placement))
     least = sum(pool.min_members for pool in pools)
     cluster = msgspec.structs.replace(graph.cluster, nodes=(), min_nodes=least)
-    return msgspec.structs.replace(graph, roles=roles, cluster=cluster)
-
-
-def _patient(role: RoleSpec) -> RoleSpec:
-    """Return the role with as long a wait for room as an engine's queue may take, unless the user has set another."""
-    if role.pending_timeout_ns != PENDING_NS:
-        return role
-    return msgspec.structs.replace(role, pending_timeout_ns=QUEUE_NS)
-
-
-def _only_on(role: RoleSpec, pool: str) -> RoleSpec:
-    """Return a role whose replicas run only on nodes of the pool."""
-    where = (*role.placement.where, (NODE_POOL, pool or SHARED))
-    return msgspec.structs.replace(role, placement=msgspec.structs.replace(role.placement, where=where))
+    return msgspec.structs.replace(graph, roles=tuple(roles), cluster=cluster)

@@ -11,12 +11,11 @@ PATIENCE_S = 30.0  # for one program; the engine may be busy
 SECRETS = ("FLOWDIST_TOKEN", "FLOWDIST_HOST_SECRET")
 
 
-def output_of(command: Sequence[str], name: str, env: Mapping[str, str], text: str = "", *, help: str) -> str:
+def output_of(command: Sequence[str], env: Mapping[str, str], text: str, *, help: str) -> str:
     """Run a program of an engine and return its output.
 
     Args:
         command: The program and its arguments.
-        name: The program, as messages name it.
         env: Its environment. The variables in SECRETS are left out.
         text: Its standard input.
         help: What to do if the program is missing.
@@ -38,8 +37,8 @@ def output_of(command: Sequence[str], name: str, env: Mapping[str, str], text: s
     except FileNotFoundError:
         raise EngineFailed(f"{command[0]} is not on the path", help=help) from None
     except subprocess.TimeoutExpired:
-        raise EngineFailed(f"{name} has not answered for {PATIENCE_S:.0f} s") from None
+        raise EngineFailed(f"{command[0]} has not answered for {PATIENCE_S:.0f} s") from None
     if done.returncode != 0:
         said = " ".join((done.stderr or done.stdout).split())
-        raise EngineFailed(f"{name} ended with exit code {done.returncode}: {said}")
+        raise EngineFailed(f"{command[0]} ended with exit code {done.returncode}: {said}")
     return done.stdout

@@ -19,13 +19,9 @@ HELP = "write weibull=0.7 for faults soon after a start or a repair, weibull=3 f
 
 
 def parse_shape(text: str, start: int, value: str, *, shared: bool) -> float:
-    """Return the shape that `weibull=SHAPE` of a rate names.
+    """Return the shape that `value`, `weibull=SHAPE` at `start` in the text of a rate, names.
 
-    Args:
-        text: The rate.
-        start: Where the value begins in it.
-        value: The text from `weibull` on.
-        shared: The rate is that of the whole job.
+    `shared` says whether the rate is that of the whole job.
 
     Raises:
         FaultError: The value cannot be read, or the rate is of no single entity.
@@ -46,10 +42,7 @@ def parse_shape(text: str, start: int, value: str, *, shared: bool) -> float:
 def gap_ns(rate: Rate, mean_ns: float, drawn: float) -> int:
     """Return the time to the next fault of an entity, in ns.
 
-    Args:
-        rate: The rate.
-        mean_ns: The mean of such times.
-        drawn: A number that was drawn evenly from 0 to 1.
+    `mean_ns` is the mean of such times, `drawn` a number that was drawn evenly from 0 to 1.
     """
     gap = -log1p(-drawn)
     if rate.shape is None:

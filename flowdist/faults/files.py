@@ -13,6 +13,7 @@ In TOML the same texts are in lists: `faults`, `rates`, `scale`, `add` and `drai
 from __future__ import annotations
 
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from pathlib import Path
@@ -60,11 +61,7 @@ def parse_plan(
     rates: Iterable[str] = (),
     files: Iterable[str] = (),
 ) -> Plan:
-    """Return the plan that the options of the command line describe.
-
-    Args:
-        faults, scales, adds, drains, rates: Texts of --fail, --scale, --add, --drain and --rate.
-        files: Paths of --faults; their contents come first in the plan.
+    """Return the plan of the texts of --fail, --scale, --add, --drain and --rate, after those of the files of --faults.
 
     Raises:
         FlowdistError: A text or a file cannot be read.
@@ -111,9 +108,16 @@ def plan_of_scenario(path: Path) -> Plan:
 
 def _listed(path: Path, text: str, content: Mapping[str, Any]) -> Plan:
     """Parse the lists of faults, rates and orders in a TOML file into a plan; each gets its file and line."""
-    places = _Places(path, text)
+    lines, seen = text.splitlines(), Counter[str]()
+
+    def place(item: str) -> str:
+        """Return the line of a text, which `tomllib` does not report: for an equal text its next place in the file."""
+        places = [number for number, line in enumerate(lines, 1) for _ in range(line.count(item))]
+        seen[item] += 1
+        return f"{path}:{places[min(seen[item], len(places)) - 1]}" if places else str(path)
+
     texts = ((parse, content.get(key, ())) for key, parse in PARSERS.items())
-    return Plan(*(tuple(_read(parse, item, places.of(item)) for item in items) for parse, items in texts))
+    return Plan(*(tuple(_read(parse, item, place(item)) for item in items) for parse, items in texts))
 
 
 def _read(parse: Callable[[str], Any], text: str, where: str) -> Any:
@@ -122,18 +126,3 @@ def _read(parse: Callable[[str], Any], text: str, where: str) -> Any:
         return parse(text)._replace(where=where)
     except FaultError as error:
         raise located(error, where) from None
-
-
-class _Places:
-    """Lines at which texts stand in a TOML file, which `tomllib` does not report."""
-
-    def __init__(self, path: Path, text: str) -> None:
-        self._path, self._lines = path, text.splitlines()
-        self._seen: dict[str, int] = {}
-
-    def of(self, item: str) -> str:
-        """Return `file:line` of the text; when called again with the same text, of its next place in the file."""
-        places = [number for number, line in enumerate(self._lines, 1) for _ in range(line.count(item))]
-        seen = self._seen.get(item, 0)
-        self._seen[item] = seen + 1
-        return f"{self._path}:{places[min(seen, len(places) - 1)]}" if places else str(self._path)

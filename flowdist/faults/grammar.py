@@ -10,6 +10,7 @@ the others.
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Literal, NamedTuple, NoReturn, get_args
 
 from flowdist.errors import FlowdistError, did_you_mean, underlined
@@ -89,29 +90,17 @@ class When(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """One fault, parsed from the text `spec`.
+    """One fault, parsed from the text `spec`."""
 
-    Attributes:
-        target: A node, role, replica (`trainer/0`), worker (`trainer/0.1`), label (`zone=a`), `all` or `controller`.
-        when: Moment from which `offset_ns` counts.
-        offset_ns: Time from that moment to the fault, in ns.
-        kind: Key of KINDS.
-        arg: Argument of the kind as text; empty if the kind takes none.
-        duration_ns: Time in ns after which the fault heals; None: it does not heal.
-        spec: The fault in the fault grammar.
-        where: `file:line` if the fault comes from a file, else empty.
-        rate: Name of the rate that brought the fault, else empty.
-    """
-
-    target: str
-    when: When
+    target: str  # a node, role, replica (trainer/0), worker (trainer/0.1), label (zone=a), `all` or `controller`
+    when: When  # moment from which `offset_ns` counts
     offset_ns: int
-    kind: str
-    arg: str
-    duration_ns: int | None
-    spec: str
-    where: str = ""
-    rate: str = ""
+    kind: str  # key of KINDS
+    arg: str  # argument of the kind as text; empty if the kind takes none
+    duration_ns: int | None  # after which the fault heals; None: it does not heal
+    spec: str  # the fault in the fault grammar
+    where: str = ""  # `file:line` if the fault comes from a file
+    rate: str = ""  # name of the rate that brought the fault
 
     def __repr__(self) -> str:
         return f"parse_fault({self.spec!r})"  # failing tests show it, and users can paste it back
@@ -179,36 +168,20 @@ class Lemon(NamedTuple):
 
 
 class Rate(NamedTuple):
-    """Random faults of one kind at a rate, parsed from the text `spec`: `--rate node-kill=6.5e-3/node-day/15m`.
+    """Random faults of one kind at a rate, parsed from the text `spec`: `--rate node-kill=6.5e-3/node-day/15m`."""
 
-    Attributes:
-        subject: `node`, `replica`, `controller`, a role, a node, or the key of a label. Each entity of it is hit by
-            itself.
-        kind: Key of KINDS.
-        per_ns: Faults per ns, of each entity, or if `shared` of all entities together.
-        shared: The rate is per job (`/job-day`).
-        arg: Argument of the kind as text; empty if the kind takes none.
-        duration_ns: Time in ns after which each fault heals; None: it does not heal.
-        spec: The rate as the user wrote it.
-        where: `file:line` if the rate comes from a file, else empty.
-        cause: Name of the cause, as in `nic:node-kill=...`; empty: it has none.
-        repair: Distribution of the time after which a fault heals; None: it is always `duration_ns`.
-        lemon: Nodes that come back bad; None: all come back as good as they were.
-        shape: Shape of the Weibull distribution of the times between faults; None: these are exponential.
-    """
-
-    subject: str
-    kind: str
-    per_ns: float
-    shared: bool
-    arg: str
-    duration_ns: int | None
-    spec: str
-    where: str = ""
-    cause: str = ""
-    repair: Repair | None = None
-    lemon: Lemon | None = None
-    shape: float | None = None
+    subject: str  # `node`, `replica`, `controller`, a role, a node, or the key of a label; each entity is hit by itself
+    kind: str  # key of KINDS
+    per_ns: float  # faults per ns, of each entity, or if `shared` of all entities together
+    shared: bool  # the rate is per job (`/job-day`)
+    arg: str  # argument of the kind as text; empty if the kind takes none
+    duration_ns: int | None  # after which each fault heals; None: it does not heal
+    spec: str  # the rate as the user wrote it
+    where: str = ""  # `file:line` if the rate comes from a file
+    cause: str = ""  # name of the cause, as in `nic:node-kill=...`; empty: it has none
+    repair: Repair | None = None  # distribution of the time after which a fault heals; None: always `duration_ns`
+    lemon: Lemon | None = None  # nodes that come back bad; None: all come back as good as they were
+    shape: float | None = None  # of the Weibull distribution of the times between faults; None: exponential
 
     @property
     def name(self) -> str:
@@ -242,10 +215,7 @@ class Plan(NamedTuple):
 
     @property
     def options(self) -> list[tuple[str, str]]:
-        """Options of the command line for the plan's faults, scalings, additions and drains, but not its rates.
-
-        Each is a flag and its text: `("--fail", "node1@30s")`.
-        """
+        """Options of the command line, `("--fail", "node1@30s")`, for all of the plan but its rates."""
         options = [("--fail", fault.spec) for fault in self.faults]
         orders = [("--scale", f"{scale.role}={scale.replicas}", scale.at_ns) for scale in self.scales]
         orders += [("--add", add.node, add.at_ns) for add in self.adds]
@@ -327,10 +297,7 @@ def _parse_when(text: str, when: str, start: int) -> tuple[When, int]:
 
 
 def _example_of_event(name: str, text: str, number: str) -> str:
-    """Return an event that can be read, such as `step=trainer,25` for a `step=25` of the fault `text`.
-
-    Its role is that of a replica in the fault's target, else `trainer`.
-    """
+    """Return an event that can be read, such as `step=trainer,25` for a `step=25` of the fault `text`."""
     target, slash, _ = text.partition("@")[0].partition("/")
     role = target if slash else "trainer"
     counted = f",{number if _COUNT.fullmatch(number) else 2}" if name in COUNTED_EVENTS else ""
@@ -364,21 +331,16 @@ def parse_scale(text: str) -> Scale:
     return Scale(match[1], int(match[2]), _duration(text, match[3], match.start(3)))
 
 
-def parse_add(text: str) -> NodeOrder:
-    """Return the node and time in a text such as `node5@90s` (`--add`); raise FaultError if it cannot be read."""
-    return _node_at(text, "--add node5@90s")
-
-
-def parse_drain(text: str) -> NodeOrder:
-    """Return the node and time in a text such as `node1@2m` (`--drain`); raise FaultError if it cannot be read."""
-    return _node_at(text, "--drain node1@2m")
-
-
 def _node_at(text: str, example: str) -> NodeOrder:
+    """Return the node and time in a text such as `node5@90s`; raise FaultError if it cannot be read."""
     match = re.fullmatch(r"([a-z][a-z0-9_-]*)@(.+)", text)
     if match is None:
         refuse(text, 0, max(len(text), 1), "cannot be read", f"write {example}")
     return NodeOrder(match[1], _duration(text, match[2], match.start(2)))
+
+
+parse_add = partial(_node_at, example="--add node5@90s")
+parse_drain = partial(_node_at, example="--drain node1@2m")
 
 
 def located(error: FaultError, where: str) -> FaultError:
@@ -407,13 +369,9 @@ def wrong_duration(text: str, value: str, start: int) -> str:
 
 
 def refuse(text: str, start: int, end: int, message: str, help: str, where: str = "") -> NoReturn:
-    """Raise FaultError with the part of the text from `start` to `end` underlined.
+    """Raise FaultError with the part of the text from `start` to before `end` underlined, which count from 0.
 
-    Args:
-        text: The text of a fault, rate or order.
-        start, end: First character of the wrong part, and the one after it, from 0.
-        message: The problem.
-        help: What to write instead.
-        where: `file:line` of the text; empty if it comes from the command line.
+    `text` is that of a fault, rate or order, and `where` its `file:line`, empty if it is of the command line. `help` is
+    what to write instead.
     """
     raise located(FaultError(message + underlined(text, start, end), help=help), where)

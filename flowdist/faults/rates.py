@@ -67,9 +67,8 @@ def parse_rate(text: str) -> Rate:
         refuse(text, start, start + max(len(number), 1), f"{number!r} is no rate", EXAMPLE)
     start += len(number) + 1
     if not slash:
-        refuse(
-            text, len(text), len(text) + 1, "a rate of what, and per what time?", _help_for_unit(text, subject, kind)
-        )
+        help = _help_for_unit(text, subject, kind)
+        refuse(text, len(text), len(text) + 1, "a rate of what, and per what time?", help)
     body, slash, after = rest.partition("/")
     duration, extras = _extras(after)
     unit, colon, arg = body.partition(":")
@@ -114,10 +113,9 @@ def _help_for_unit(text: str, subject: str, kind: str) -> str:
 
 
 def _cause_subject_and_kind(text: str, name: str) -> tuple[str, str, str]:
-    """Return cause (empty without one), subject and kind of a name such as `node-kill` or `nic:node-kill`.
+    """Return cause (or an empty text), subject and kind of a name such as `node-kill` or `nic:node-kill`.
 
-    The rest is split before the longest kind that it ends with: subject and kind may have hyphens. Raise FaultError if
-    the name ends with no kind, or with one that is an operator's order, or if the cause is no name.
+    The rest is split before the longest kind that it ends with: subject and kind may have hyphens.
     """
     cause, colon, rest = name.partition(":")
     if colon and not _NAME.fullmatch(cause):
@@ -151,8 +149,7 @@ def _unit(text: str, unit: str, start: int) -> tuple[str, int]:
 def entities(rate: Rate, graph: RoleGraph, nodes: Sequence[str]) -> list[str]:
     """Return the targets that the rate hits, each with faults of its own: `node1`, `trainer/0`, `zone=a`, `controller`.
 
-    Args:
-        nodes: Names of all nodes that may be there.
+    `nodes` has the names of all nodes that may be there.
 
     Raises:
         FaultError: The job does not have the subject, the unit is that of another subject, or the faults cannot have a
@@ -186,9 +183,8 @@ def _subjects(rate: Rate, graph: RoleGraph, nodes: Sequence[str]) -> tuple[str, 
     if not found:
         known = ["node", "replica", "controller", *replicas, *dict.fromkeys(key for key, _ in labels), *nodes]
         start = rate.spec.index(subject)
-        refuse(
-            rate.spec, start, start + len(subject), f"there is no {subject!r}", did_you_mean(subject, known), rate.where
-        )
+        help = did_you_mean(subject, known)
+        refuse(rate.spec, start, start + len(subject), f"there is no {subject!r}", help, rate.where)
     return subject, found
 
 
@@ -204,13 +200,9 @@ def _check_unit(rate: Rate, unit: str) -> None:
 def check_rates(
     rates: Sequence[Rate], graph: RoleGraph, nodes: Sequence[str], check: Callable[[list[Fault]], None]
 ) -> None:
-    """Check rates against the job.
+    """Check the rates of a plan against the job, in which there may be these nodes.
 
-    Args:
-        rates: The rates of a plan.
-        graph: The job.
-        nodes: Names of all nodes that may be there.
-        check: Function that raises FaultError for faults that the simulator, or the runtime, cannot carry out.
+    `check` raises FaultError for faults that the simulator, or the runtime, cannot carry out.
 
     Raises:
         FaultError: Two rates have the same name, the job has no such subject, `check` refuses a fault of the rate, or
@@ -260,36 +252,23 @@ def expected(rate: Rate, count: int) -> str:
 
 @dataclass(slots=True)
 class Entity:
-    """Entity that faults of one rate hit.
+    """Entity that faults of one rate hit."""
 
-    Attributes:
-        n: Number of its next fault, from 0.
-        at: Time of its next fault, in ns.
-        mean: Mean time between two of its faults, in ns.
-        of: Key of the stream from which the times are drawn.
-        rate: The rate.
-        target: Target of the faults, in the fault grammar.
-    """
-
-    n: int
-    at: int
-    mean: float
-    of: bytes
+    n: int  # number of its next fault, from 0
+    at: int  # time of that fault, in ns
+    mean: float  # time between two of its faults, in ns
+    of: bytes  # key of the stream from which the times are drawn
     rate: Rate
-    target: str
+    target: str  # of the faults, in the fault grammar
 
 
 class Arrivals:
     """Endless sequence of the faults of several rates, in the order of their times.
 
     The constructor draws the first fault of each entity; `pop` or `take` returns the next fault and draws another.
-
-    Args:
-        rates: The rates, which `check_rates` has accepted.
-        graph: The job.
-        nodes: Names of all nodes that may be there, in order.
-        seed: Another seed draws other faults.
-        starts: When nodes start that are not there from the beginning, in ns, by name: they age from then on.
+    `rates` are those that `check_rates` has accepted, `nodes` the names of all nodes that may be there, in order, and
+    `starts` when nodes start that are not there from the beginning, in ns: they age from then on. Another seed draws
+    other faults.
     """
 
     def __init__(
@@ -335,13 +314,11 @@ class Arrivals:
         rate = entity.rate
         if rate.repair is not None:
             rate = rate._replace(duration_ns=repair_ns(rate, entity.of, entity.n))
-        self.advance()
+        self._draw_another(first & self.mask)
         return (first >> self.bits) * MS, rate, entity.target
 
-    def advance(self) -> None:
-        """Remove the next fault and draw another one of its entity, for callers that read `heap` themselves."""
-        heap = self.heap
-        index = heap[0] & self.mask
+    def _draw_another(self, index: int) -> None:
+        """Draw the next fault of the entity whose fault is first in the heap, in place of that."""
         entity = self.entities[index]
         mean, rate = entity.mean, entity.rate
         times = sooner(rate, entity.of, entity.n) if rate.lemon is not None else 1
@@ -350,7 +327,7 @@ class Arrivals:
             entity.at += repair_ns(rate, entity.of, entity.n) or 0
         entity.n = n = entity.n + 1
         entity.at = at = entity.at + gap_ns(rate, mean, number(entity.of, n))
-        heapreplace(heap, at // MS << self.bits | index)
+        heapreplace(self.heap, at // MS << self.bits | index)
 
     def until(self, end_ns: int) -> Iterable[Fault]:
         """Yield the faults up to a time in ns, that one included, and remove each from the sequence."""

@@ -19,10 +19,7 @@ _EXPONENTIAL = re.compile(r"exp\((.*)\)")
 def parse_repair(text: str, start: int, value: str) -> tuple[Repair | None, int]:
     """Return the distribution and the mean, in ns, of the time after which the faults of a rate heal.
 
-    Args:
-        text: The rate.
-        start: Where the value begins in it.
-        value: A duration, which has no distribution, `2h..6h` or `exp(4h)`.
+    `value` stands at `start` in the text of the rate: a duration, which has no distribution, `2h..6h` or `exp(4h)`.
 
     Raises:
         FaultError: The value cannot be read.
@@ -65,15 +62,9 @@ def parse_lemon(text: str, start: int, value: str, kind: str, *, returns: bool) 
     if not (0 < part <= 1 and times > 1 and isfinite(times)):
         refuse(text, start, end, "a part is from 0 to 1, and lemons fail more than once as often", help)
     if kind not in RETURNING or not returns:
-        refuse(
-            text, start, end, "no node comes back from these faults", "write node-kill=1e-3/node-day/4h/lemon=0.1,50"
-        )
+        help = "write node-kill=1e-3/node-day/4h/lemon=0.1,50"
+        refuse(text, start, end, "no node comes back from these faults", help)
     return Lemon(part, times)
-
-
-def is_drawn(rate: Rate) -> bool:
-    """Return whether the repairs of the rate are drawn, their duration or whether a node comes back bad."""
-    return rate.repair is not None or rate.lemon is not None
 
 
 def repair_ns(rate: Rate, key: bytes, n: int) -> int | None:

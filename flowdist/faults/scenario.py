@@ -107,10 +107,7 @@ def load_scenario(path: Path) -> Scenario:
 
 
 def _no_such_value(path: Path, content: dict[str, Any], text: str) -> FlowdistError:
-    """Return a FlowdistError in words of the file for a message of `msgspec`.
-
-    Such a message is "Expected `int`, got `str` - at `$.expect.charged[...]`".
-    """
+    """Return an error in words of the file for what msgspec says: "Expected `int`, got `str` - at `$.expect.seen`"."""
     _, found, place = text.partition("`$.")
     if not found:
         missing = "topology" if "topology" not in content else "title"

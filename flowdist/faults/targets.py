@@ -51,10 +51,7 @@ def added_node(name: str, graph: RoleGraph) -> NodeSpec:
 
 
 def check_targets(faults: Sequence[Fault], graph: RoleGraph, nodes: Iterable[str]) -> None:
-    """Check the targets of faults, and the roles in their WHEN, against the job.
-
-    Args:
-        nodes: Names of the nodes that may be there, added ones included.
+    """Check the targets of faults, and the roles in their WHEN, against the job and all nodes that may be there.
 
     Raises:
         FaultError: A fault names something that the job does not have, or has a duration that its target cannot have.
@@ -120,15 +117,11 @@ def _refuse_unknown(text: str, start: int, what: str, name: str, known: Iterable
 
 
 def refuse_unsupported(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str]], where: str) -> None:
-    """Raise FaultError for the first fault whose kind a command cannot carry out.
+    """Raise FaultError for the first fault whose kind a command, `where` in the message, cannot carry out.
 
-    A kind that the command carries out for nodes alone, or for replicas alone, passes for both: `refuse_misplaced` says
-    of which of them it is.
-
-    Args:
-        kinds: Kinds that the command can carry out, by target: `node`, `replica`, `controller`. A target such as
-            `x@30s` may be a role or a node; for it the kinds of both count.
-        where: Name of the command, for the message: `flowdist run`.
+    `kinds` has the kinds that it can carry out, by target: `node`, `replica`, `controller`. A kind that it carries out
+    for nodes alone, or for replicas alone, passes for both, as a target such as `x@30s` may be a role or a node:
+    `refuse_misplaced` says of which of them it is.
     """
     for fault in faults:
         what = "controller" if fault.target == "controller" else "replica" if "/" in fault.target else "any"
@@ -150,9 +143,8 @@ def refuse_fault(fault: Fault, message: str, help: str) -> NoReturn:
 def refuse_misplaced(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str]], nodes: Iterable[str]) -> None:
     """Raise FaultError for the first fault whose kind its target cannot have: some kinds hit only nodes.
 
-    Args:
-        kinds: Kinds by target: `node`, `replica`, `controller`.
-        nodes: Names of the nodes; other targets than these, labels and the controller are replicas.
+    `kinds` has the kinds by target: `node`, `replica`, `controller`. Other targets than `nodes`, labels and the
+    controller are replicas.
     """
     nodes = list(nodes)
     for fault in faults:

@@ -8,13 +8,7 @@ from flowdist.graph import SECOND, RoleSpec, format_duration
 
 
 def why_it_never_fired(fault: Fault, job: JobState, now_ns: int) -> str:
-    """Return why the fault never fired, in words for a report.
-
-    Args:
-        fault: A fault of the plan that has hit nothing.
-        job: The job at its end.
-        now_ns: Time at which the job ended or its clock stopped, in ns.
-    """
+    """Return why a fault hit nothing in a job that ended, or whose clock stopped, at `now_ns`, in words."""
     return why_never_due(fault, job, now_ns) or why_nothing_was_hit(fault, job)
 
 

@@ -84,10 +84,9 @@ def pick(need: Need, free: Capacity) -> tuple[int, ...]:
 
 
 def subtract(free: Capacity, need: Need, devices: tuple[int, ...] | None = None) -> Capacity:
-    """Return the capacity of the node that is left after one more replica has been placed there.
+    """Return the capacity that is left after one more replica has been placed on the node.
 
-    Args:
-        devices: Numbers of the GPUs that the replica gets; None: those that `pick` returns.
+    It gets the GPUs of the numbers `devices`; None: those that `pick` returns.
     """
     if need.gpu and devices is None:
         devices = pick(need, free)
@@ -95,11 +94,7 @@ def subtract(free: Capacity, need: Need, devices: tuple[int, ...] | None = None)
 
 
 def add(free: Capacity, need: Need, devices: tuple[int, ...] = ()) -> Capacity:
-    """Return the capacity of the node that is free after one replica has left it.
-
-    Args:
-        devices: Numbers of the GPUs that the replica had.
-    """
+    """Return the capacity of the node that is free after one replica, which had the GPUs `devices`, has left it."""
     return Capacity(free.mcpu + need.mcpu, _change(free.devices, devices, need.share), free.memory + need.memory)
 
 
@@ -137,12 +132,10 @@ def _change(devices: tuple[int, ...], which: tuple[int, ...], by: int) -> tuple[
 def moments(before: Mapping[str, Collection[str]]) -> list[frozenset[str]]:
     """Return the sets of roles that can have succeeded by the time at which some other role can start.
 
-    `flowdist check` and the controller ask at each such moment whether all other roles that can start have room
-    together. The empty set, for the start of the job, is the first. If two roles wait for different sets, the union of
-    both is a moment, too. Some unions are left out when there are more than about MOMENTS_MAX sets.
-
-    Args:
-        before: For each role, the roles that have to succeed before it can start.
+    `before` has, for each role, those that have to succeed before it. `flowdist check` and the controller ask at each
+    such moment whether all other roles that can start have room together. The empty set, for the start of the job, is
+    the first. If two roles wait for different sets, the union of both is a moment, too. Some unions are left out when
+    there are more than about MOMENTS_MAX sets.
     """
     found: dict[frozenset[str], None] = {frozenset(): None}
     for gone in dict.fromkeys(frozenset(names) for names in before.values()):

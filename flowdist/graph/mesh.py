@@ -25,12 +25,9 @@ def is_elastic(parallel: Parallel) -> bool:
 
 
 def replica_step(parallel: Parallel, procs: int) -> int:
-    """Return the smallest number of replicas whose ranks are a multiple of the fixed ranks of the mesh.
+    """Return the smallest number of replicas, of `procs` ranks each, whose ranks are a multiple of the fixed ones.
 
     A world forms the mesh only if the number of its replicas is a multiple of the result.
-
-    Args:
-        procs: Ranks (workers) of one replica.
     """
     ranks = fixed_ranks(parallel)
     return ranks // gcd(ranks, procs)

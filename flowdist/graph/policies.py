@@ -49,4 +49,7 @@ class RestartPolicy(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
     def chain(self) -> tuple[RestartPolicy, ...]:
         """Return this policy and the wider ones after it, in the order in which their budgets are used up."""
-        return (self, *(self.wider.chain() if self.wider is not None else ()))
+        policies = [self]
+        while (wider := policies[-1].wider) is not None:
+            policies.append(wider)
+        return tuple(policies)

@@ -120,15 +120,21 @@ class RoleGraph(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         return world.roles if world is not None else (name,)
 
     def to_succeed_before(self, name: str) -> set[str]:
-        """Return the names of all roles that have to succeed before a role can start.
+        """Return the names of all roles that have to succeed before a role can start."""
+        gates = [gate for gate in self.gates_before(name) if gate.condition == "succeeded"]
+        return {mate for gate in gates for mate in self.mates_of(gate.role)}
+
+    def gates_before(self, name: str) -> list[Gate]:
+        """Return all gates that have to open before a role can start.
 
         Gates of the role count, and gates of the roles for which it waits in any way. The roles of a joint world start
         and succeed together, so a gate of one of them counts for all.
         """
-        found: set[str] = set()
+        gates = {role.name: role.gates for role in self.roles}
+        found: list[Gate] = []
         todo = list(dict.fromkeys(self.mates_of(name)))
         for other in todo:  # grows while it is walked
-            for gate in self.role(other).gates:
-                found.update(self.mates_of(gate.role) if gate.condition == "succeeded" else ())
+            found += gates.get(other, ())  # a world with a role of another topology is a problem, reported elsewhere
+            for gate in gates.get(other, ()):
                 todo += [mate for mate in self.mates_of(gate.role) if mate not in todo]
         return found

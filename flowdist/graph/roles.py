@@ -129,18 +129,14 @@ class WorkloadSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     rejoin_ns: Ns | None = None  # for workers in place to join a new generation; None: they are restarted instead
     collective: Literal["", "wait", "fail", "hang"] = ""  # what the peers of a dead worker do; empty: they wait
     collective_timeout_ns: PositiveNs | None = None  # of the process group; None: the default of its backend
-    step_spread: Annotated[float, Meta(ge=0, le=100)] = (
-        0.0  # share of `step_ns` by which a step of the slowest worker may be longer
-    )
+    step_spread: Annotated[float, Meta(ge=0, le=100)] = 0.0  # by which part a step of the slowest worker may be longer
     warmup_ns: Ns = 0  # from the end of the last worker's start-up to the first step
     checkpoint_blocks_ns: Ns | None = None  # None: a checkpoint blocks for all of `checkpoint_ns`
     warm_startup_ns: Ns | None = None  # start-up on a node that has the modules already; None: as `startup_ns`
     import_ns: Ns = 0  # from the arrival of a node until it has imported the modules of the workers
     finish_ns: Ns = 0  # from the last step until the workers have exited
     stop_ns: Ns = 100 * MS  # from SIGTERM until a worker has ended that obeys
-    step_times: tuple[
-        tuple[PositiveCount, PositiveNs], ...
-    ] = ()  # of other sizes than the largest; empty: as `step_ns`
+    step_times: tuple[tuple[PositiveCount, PositiveNs], ...] = ()  # of other sizes than the largest; empty: `step_ns`
     batch_workers: Number = 0  # workers whose batches are one step of `steps`; 0: any number does the same batch
     startup_spread: Annotated[float, Meta(ge=0, le=1)] = 0.2  # share by which a start-up may be shorter or longer
     peer_restore_ns: Ns | None = None  # to restore from the memory of peers; None: their memory has no checkpoint
@@ -197,9 +193,7 @@ class RoleSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """
 
     name: str
-    command: Annotated[
-        tuple[str, ...], Meta(min_length=1)
-    ]  # with macros in it, which have values only when a worker starts
+    command: Annotated[tuple[str, ...], Meta(min_length=1)]  # its macros have values only when a worker starts
     kind: RoleKind = "task"
     min_replicas: Count = 1
     max_replicas: PositiveCount = 1

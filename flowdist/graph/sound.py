@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator
 
-from flowdist.graph.policies import RestartPolicy
 from flowdist.graph.role_graph import RoleGraph
 from flowdist.graph.roles import RoleSpec
 from flowdist.graph.signals import SIGNAL_NAMES
@@ -41,7 +40,6 @@ def _contradictions(graph: RoleGraph) -> Iterator[str]:
             yield from (
                 f"{kind} {group.name!r}: there is no role {name!r}" for name in group.roles if name not in names
             )
-    yield from _of_publishers(graph)
     yield from _of_worlds(graph)
     options = graph.options
     if options.lease_ns <= options.lease_margin_ns + options.heartbeat_ns:
@@ -85,10 +83,9 @@ def _of_names(role: RoleSpec, names: list[str], earlier: Container[str]) -> Iter
 
 
 def _of_policy(role: RoleSpec, graph: RoleGraph) -> Iterator[str]:
-    policies, wider = list[RestartPolicy](), role.restart
-    while wider is not None and len(policies) <= POLICIES_MAX:
-        policies.append(wider)
-        wider = wider.wider
+    if graph.holders_of(role.name) and not role.gang and role.max_replicas > 1:
+        yield "it publishes versions, and is no gang"
+    policies = role.restart.chain() if role.restart is not None else ()
     if len(policies) > POLICIES_MAX:
         yield f"it has more than {POLICIES_MAX} restart policies, each wider than the one before it"
     for policy in policies:
@@ -101,13 +98,6 @@ def _of_policy(role: RoleSpec, graph: RoleGraph) -> Iterator[str]:
         for rule in policy.rules:
             if rule.signal is not None and rule.signal not in SIGNAL_NAMES.values():
                 yield f"a rule of its restart policy names signal {rule.signal!r}"
-
-
-def _of_publishers(graph: RoleGraph) -> Iterator[str]:
-    """Yield the roles that publish versions although their replicas are worlds of their own."""
-    for role in graph.roles:
-        if graph.holders_of(role.name) and not role.gang and role.max_replicas > 1:
-            yield f"role {role.name!r}: it publishes versions, and is no gang"
 
 
 def _of_worlds(graph: RoleGraph) -> Iterator[str]:

@@ -31,11 +31,9 @@ def step_time_at(table: StepTimes, workers: int) -> int:
 def scaled(step_ns: int, most: int, scaling: float) -> StepTimes:
     """Return the table of a world whose speed depends on its size.
 
-    Args:
-        step_ns: Time of a step of the largest world, in ns.
-        most: The number of its workers.
-        scaling: The part of its speed, from 0 to 1, that is proportional to the number of workers. With 1 half of the
-            workers take twice as long, with 0 they take as long.
+    `step_ns` is the time of a step of the largest world, of `most` workers. `scaling` is the part of its speed, from 0
+    to 1, that is proportional to the number of workers. With 1 half of the workers take twice as long, with 0 they take
+    as long.
     """
     if most == 1 or not scaling:
         return ((most, step_ns),)

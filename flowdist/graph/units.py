@@ -108,9 +108,7 @@ _UNIT_WORDS = {
 def duration_help(value: object, otherwise: str = "write 30s, 1m30s or 2h") -> str:
     """Return the help for a value that `parse_duration` refuses: with the right units if it has words for them.
 
-    Args:
-        value: The value, such as `10sec` or `5 minutes`.
-        otherwise: The help for all other values.
+    For all values but such as `10sec` or `5 minutes` it is `otherwise`.
     """
     parts = re.findall(r"(\d+(?:\.\d+)?)\s*([a-z]+)\s*", value.lower()) if isinstance(value, str) else []
     units = [_UNIT_WORDS.get(word, "") for _, word in parts]

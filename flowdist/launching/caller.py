@@ -158,11 +158,7 @@ def _mesh_of_one(parallel: Mapping[str, int | Literal["elastic"]] | None) -> dic
 def _pack(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], setup: Any) -> tuple[bytes, dict[str, Any]]:
     """Pickle a call: by reference if workers can import the function again, else by value with cloudpickle.
 
-    Returns:
-        The pickled call, and the settings (sys.path, script and so on) that a worker needs before it can unpickle that.
-
-    Raises:
-        FlowdistError: if the call cannot be pickled.
+    Return with it the settings (sys.path, script and so on) that a worker needs before it can unpickle that.
     """
     content = (function, args, kwargs, setup)
     main = sys.modules["__main__"]
@@ -184,15 +180,7 @@ def _pack(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], setup: A
 
 
 def _by_value(content: tuple[Any, ...], why: str) -> bytes:
-    """Pickle a call by value, with cloudpickle, and return it.
-
-    Args:
-        content: The function, args, kwargs and setup.
-        why: Why the call cannot be pickled by reference, for the error.
-
-    Raises:
-        FlowdistError: if cloudpickle is not installed or fails.
-    """
+    """Pickle a call by value, with cloudpickle. `why` it cannot be pickled by reference is for the error."""
     try:
         import cloudpickle  # type: ignore[import-not-found, import-untyped, unused-ignore]  # optional
     except ImportError:
@@ -202,9 +190,8 @@ def _by_value(content: tuple[Any, ...], why: str) -> bytes:
     try:
         packed: bytes = cloudpickle.dumps(content)
     except Exception as error:
-        raise FlowdistError(
-            f"the call cannot be sent to the workers: {error}", help="pass what can be pickled"
-        ) from None
+        message = f"the call cannot be sent to the workers: {error}"
+        raise FlowdistError(message, help="pass what can be pickled") from None
     return packed
 
 
@@ -239,13 +226,9 @@ def _new_run(t: Topology, runs: Path, call: bytes) -> Path:
 
 
 def _supervise(run_dir: Path, quiet: bool) -> str:
-    """Run the job to its end, and show its output. Ctrl-C stops the job in order, a second one at once.
+    """Run the job to its end, show its output, and return why it has failed; empty if it has not.
 
-    Returns:
-        Why the job has failed; empty if it has not.
-
-    Raises:
-        KeyboardInterrupt: after Ctrl-C, once the job has ended.
+    Ctrl-C stops the job in order, a second one at once. KeyboardInterrupt is raised once it has ended.
     """
     command = [sys.executable, "-P", "-m", "flowdist.launching.supervisor_main", str(run_dir), str(os.getpid())]
     interrupted = False
@@ -291,10 +274,7 @@ def _show(source: IO[str], target: IO[str]) -> None:
 def _results(run_dir: Path, procs: int, failure: str) -> list[Any]:
     """Return the results of the last attempt by rank, or raise the exception of the process that failed first.
 
-    Args:
-        run_dir: The folder of the run.
-        procs: The number of processes.
-        failure: Why the job has failed; empty if it has not.
+    `failure` says why the job has failed; empty: it has not.
     """
     attempts = sorted((run_dir / "worker/0").glob("attempt_*"), key=lambda path: int(path.name.partition("_")[2]))
     files = [attempts[-1] / str(rank) / RESULT for rank in range(procs)] if attempts else []

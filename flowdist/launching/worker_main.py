@@ -46,15 +46,10 @@ def main(folder: Path) -> None:
 
 
 def _result_of(packed: bytes, prepare: dict[str, Any]) -> Result:
-    """Make a call and return how it ended.
+    """Make a pickled call, after multiprocessing.spawn.prepare with its settings, and return how it ended.
 
     A SystemExit that the function raises passes through. One that is raised while the user's script is imported, before
     the call, is returned like any other exception.
-
-    Args:
-        packed: The pickled function, args, kwargs and setup.
-        prepare: Settings for multiprocessing.spawn.prepare, before the call can be unpickled: sys.path, sys.argv, the
-            script.
     """
     try:
         spawn.prepare(prepare)  # a script is imported as __mp_main__, so that its functions are found
@@ -78,11 +73,7 @@ def _call(function: Callable[..., Any], args: Any, kwargs: Any, setup: Callable[
 
 
 def _of_exception(error: BaseException, frames: int) -> Result:
-    """Return the result of a call that raised.
-
-    Args:
-        frames: How many of the outermost frames are flowdist's, and left out of the traceback.
-    """
+    """Return the result of a call that raised. So many of the outermost `frames` are flowdist's, and left out."""
     trace = error.__traceback__
     for _ in range(frames):
         trace = trace.tb_next if trace is not None and trace.tb_next is not None else trace

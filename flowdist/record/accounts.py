@@ -173,14 +173,16 @@ class Accounts:
     def _note_end(self, job: JobState, replica: ReplicaId, now: int) -> None:
         """Change the buckets after an attempt of the replica has ended.
 
-        A replica that was still starting up goes to `re-formation` if its world has an incident or the job ends, else
-        (it was retired) to `waiting`. A replica that does not run again goes to `done`; with a world that has ended all
-        its replicas do.
+        A replica that was still starting up goes to `re-formation` if its world has an incident or the job ends. One
+        that was scaled down goes to `waiting`. A replica that does not run again goes to `done`; with a world that has
+        ended all its replicas do.
         """
-        if self._at[replica][0] == "start-up" and not job.replicas[replica].is_live:
-            has_failed = job.worlds[job.replicas[replica].world].incident is not None or job.ending is not None
+        world, bucket = job.worlds[job.replicas[replica].world], self._at[replica][0]
+        has_failed, is_live = world.incident is not None or job.ending is not None, job.replicas[replica].is_live
+        if bucket == "start-up" and not is_live:
             self.move(replica, "re-formation" if has_failed else "waiting", now)
-        world = job.worlds[job.replicas[replica].world]
+        elif bucket == "detection" and world.phase == "waiting" and not has_failed:
+            self.move(replica, "waiting", now)
         ended = [replica] if job.replicas[replica].phase in OVER_PHASES else []
         if world.phase in ("succeeded", "ended") and world.name not in self._over:
             self._over[world.name] = None

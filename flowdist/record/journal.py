@@ -157,8 +157,10 @@ def decode_line(data: bytes) -> Line:
         msgspec.DecodeError or UnicodeDecodeError: The bytes are no line of a record.
         RecursionError: The values in it are nested too deeply to be read.
     """
-    if b'"header"' in data:
-        _check_format(data)
+    if b'"header"' in data:  # the version alone is decoded first: another format may differ in the other fields as well
+        version = msgspec.json.decode(data, type=_Version)
+        if version.type == "header" and version.format != FORMAT:
+            raise UnknownFormat(f"its format is {version.format}, and this version of flowdist reads format {FORMAT}")
     line: Line = _DECODER.decode(data)
     return line
 
@@ -166,16 +168,6 @@ def decode_line(data: bytes) -> Line:
 def decode_lines(data: Iterable[bytes]) -> Iterator[Line]:
     """Yield the values of lines that this process has encoded itself, without the checks of `reader`."""
     return map(decode_line, data)
-
-
-def _check_format(line: bytes) -> None:
-    """Raise `UnknownFormat` if the line is a header of another format.
-
-    The version alone is decoded: in another format the other fields of the header may differ as well.
-    """
-    version = msgspec.json.decode(line, type=_Version)
-    if version.type == "header" and version.format != FORMAT:
-        raise UnknownFormat(f"its format is {version.format}, and this version of flowdist reads format {FORMAT}")
 
 
 def digest(lines: Iterable[bytes]) -> str:

@@ -39,13 +39,12 @@ class Outages:
 
     def is_any_of(self, world: WorldName) -> bool:
         """Return whether a replica that the world depends on is away, and is wanted."""
-        return any(world in self._users[server.role] for server in self._wanted())
-
-    def _wanted(self) -> Iterable[ReplicaId]:
-        for server in self._away:
-            role = self._job.roles[server.role]
-            if server.index < role.target and self._job.replicas[server].phase not in OVER_PHASES:
-                yield server
+        return any(
+            world in self._users[server.role]
+            and server.index < self._job.roles[server.role].target
+            and self._job.replicas[server].phase not in OVER_PHASES
+            for server in self._away
+        )
 
     def worlds_hit(self, replicas: Iterable[ReplicaId]) -> list[WorldName]:
         """Return the worlds that a fault of these replicas may keep from work: their own, or those that depend on them.

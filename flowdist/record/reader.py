@@ -187,11 +187,7 @@ class RecordReader:
         return f"event {line.n} follows event {self.events}"
 
     def _check_order(self, line: Record | FaultLine | UnsavedLine | AccountLine) -> None:
-        """Check that the line may come next, and note its number and time.
-
-        Raises:
-            BadLine: It may not.
-        """
+        """Check that the line may come next, and note its number and time."""
         if not 0 <= line.t_ns <= T_NS_MAX:
             raise self.error(f"its time is {line.t_ns} ns")
         if not isinstance(line, Record):

@@ -198,15 +198,11 @@ def unknown_to(job: JobState, event: ev.Event) -> str:
 
 def _without_words(effects: Sequence[Effect]) -> list[Effect]:
     """Return the effects without notices, and with the reasons of the others emptied."""
-    return [_wordless(effect) for effect in effects if not isinstance(effect, Decided)]
-
-
-def _wordless(effect: Effect) -> Effect:
-    match effect:
-        case AnswerCheckpoint() | FinishJob():
-            return msgspec.structs.replace(effect, reason="")
-        case _:
-            return effect
+    return [
+        msgspec.structs.replace(each, reason="") if isinstance(each, AnswerCheckpoint | FinishJob) else each
+        for each in effects
+        if not isinstance(each, Decided)
+    ]
 
 
 def _brief(effect: Effect | None, other: Effect | None) -> str:

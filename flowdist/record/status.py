@@ -22,6 +22,7 @@ from flowdist.control.membership.waiting import held_up_by
 from flowdist.control.protocol.effects import Decided, Level, Outcome, StartReplica
 from flowdist.control.protocol.events import ReplicaProgressed, ReplicaStepped
 from flowdist.control.protocol.ids import NodeName, WorldName
+from flowdist.control.rules.verdict import budget_used
 from flowdist.graph import SECOND, WHOLE, VersionEdge
 from flowdist.graph.roles import RoleKind
 from flowdist.record.accounts import Bucket, Spent, goodput_of
@@ -57,8 +58,9 @@ class RoleStatus(msgspec.Struct, frozen=True):
 
     `target` is the present number of wanted replicas. `phases` counts the replicas in each phase, without zeros.
     `workers` counts processes that run. `generation` and `step` are the highest of the role's worlds. `steps_per_s` is
-    None if unknown. `restarts` counts restarts of replicas. `charged` counts the charges out of `budget`, which is None
-    if the role has no restart policy.
+    None if unknown. `restarts` counts restarts of replicas. `charged` counts the incidents that were ever charged, and
+    `used` what the role's own `budget` counts now, an incident that is still open included. Without a restart policy
+    `budget` is None.
     """
 
     name: str
@@ -76,6 +78,7 @@ class RoleStatus(msgspec.Struct, frozen=True):
     restarts: Count
     charged: Count
     budget: Count | None
+    used: Count = 0
 
 
 class WorldStatus(msgspec.Struct, frozen=True):
@@ -280,7 +283,7 @@ def status_of(
         epoch=job.epoch,
         state=_state(job),
         reason=job.ending_reason,
-        roles=tuple(role_status(job, role, lately.steps_per_s(name, now)) for name, role in job.roles.items()),
+        roles=tuple(role_status(job, role, now, lately.steps_per_s(name, now)) for name, role in job.roles.items()),
         worlds=tuple(_world(job, world) for world in job.worlds.values() if len(world.pool) > 1 or job.is_gang(world)),
         replicas=tuple(_replica(job, replica) for replica in job.replicas.values()),
         nodes=(
@@ -359,8 +362,8 @@ def _state(job: JobState) -> JobPhase:
     return "running" if any(world.generation for world in job.worlds.values()) else "starting"
 
 
-def role_status(job: JobState, role: Role, steps_per_s: float | None = None) -> RoleStatus:
-    """Return the status of a role. `steps_per_s` is shown unless the role is over; None: unknown."""
+def role_status(job: JobState, role: Role, now: int, steps_per_s: float | None = None) -> RoleStatus:
+    """Return the status of a role at `now`. `steps_per_s` is shown unless the role is over; None: unknown."""
     spec = role.spec
     worlds = job.worlds_of(role)
     replicas = job.replicas_of(role)
@@ -380,6 +383,7 @@ def role_status(job: JobState, role: Role, steps_per_s: float | None = None) -> 
         restarts=sum(replica.restarts for replica in replicas),
         charged=len(role.charges),
         budget=spec.restart.max_restarts if spec.restart is not None else None,
+        used=budget_used(spec, role.spent, now),
     )
 
 

@@ -443,8 +443,9 @@ class Timesheet:
         if bucket == "work" and replica.phase == "succeeded":
             self._finish(replica, now)
         elif bucket == "work":
-            self._halt(replica.world, self._since(replica.id, event, now))
-            if isinstance(event, ev.NodeSilent):
+            since = self._since(replica.id, event, now)
+            self._halt(replica.world, since)
+            if isinstance(event, ev.NodeSilent) and self._work[replica.world].closed[-1].ended_ns == since:
                 self._note_silent(self._work[replica.world], event.node, now)
         elif bucket == "productive":
             since = self._since(replica.id, event, now)
@@ -452,7 +453,10 @@ class Timesheet:
             self._begin_outage(replica.id, since)
 
     def _note_silent(self, work: _Work, node: NodeName, now: int) -> None:
-        """Keep the ended segment of a world that worked on a silent node alone: it may have worked until the fence."""
+        """Keep the ended segment of a world that worked on a silent node alone: it may have worked until the fence.
+
+        The world must have worked up to its end: one that stood still before it is not taken to have gone on.
+        """
         closed, number = work.closed[-1], self._job.worlds[work.name].incident
         is_alone = all(self._node[member] == node for member in closed.members)
         is_noticed = number is not None and self._job.incident(number).opened_ns == now  # it was in no other incident
@@ -479,17 +483,13 @@ class Timesheet:
 
     def _begin_outage(self, server: ReplicaId, since: int) -> None:
         """Count no work of the worlds that depend on a replica of a service, which is away or stands still."""
-        for name in self._outages.begin(server):
-            segment = self._work[name].segment
-            if segment is not None:
-                segment.hold(since)
+        for segment in self._segments(self._outages.begin(server)):
+            segment.hold(since)
 
     def _end_outage(self, server: ReplicaId, now: int) -> None:
         """Note that a replica of a service serves: worlds that report steps work again from their next step on."""
-        for name in self._outages.end(server):
-            segment = self._work[name].segment
-            if segment is not None:
-                segment.release(now)
+        for segment in self._segments(self._outages.end(server)):
+            segment.release(now)
 
     def _hold_if_away(self, world: str, segment: WorkSegment, now: int) -> None:
         """Count no work after a step during an outage: the next step will show whether the world worked."""
@@ -500,10 +500,12 @@ class Timesheet:
         """Let the next step show how much worlds have worked that a fault may keep from work, such as a pause."""
         name = line.hit.partition(".")[0]
         replicas = [replica for replica in self._node if str(replica) == name]
-        for world in self._outages.worlds_hit(replicas or self._on.get(name, ())):
-            segment = self._work[world].segment
-            if segment is not None and segment.marks:
+        for segment in self._segments(self._outages.worlds_hit(replicas or self._on.get(name, ()))):
+            if segment.marks:
                 segment.hold(line.t_ns)
+
+    def _segments(self, worlds: Iterable[WorldName]) -> list[WorkSegment]:
+        return [segment for name in worlds if (segment := self._work[name].segment) is not None]
 
     def _since(self, replica: ReplicaId, event: ev.Event, now: int) -> int:
         """Return the time (ns), `now` at the latest, from which on a replica that has ended could not continue.

@@ -116,10 +116,8 @@ class Curves:
         if isinstance(event, ev.ReplicaProgressed | ev.ReplicaStepped):
             replica = self.job.replicas.get(event.replica)
             if replica is not None and replica.attempt == event.attempt and replica.is_live:
-                is_count = isinstance(event, ev.ReplicaStepped)
-                self._report(
-                    replica, event.steps if isinstance(event, ev.ReplicaStepped) else event.step, is_count, now
-                )
+                steps = event.steps if isinstance(event, ev.ReplicaStepped) else event.step
+                self._report(replica, steps, isinstance(event, ev.ReplicaStepped), now)
         elif isinstance(event, ev.ReplicaExited | ev.ReplicaStopped):
             known = self.job.replicas.get(event.replica)
             if known is not None and known.world in self._paces:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from flowdist.control.job.state import JobState
+from flowdist.control.protocol.effects import StartReplica
+from flowdist.control.protocol.ids import WorldName
 from flowdist.faults.grammar import Fault
 from flowdist.record.accounts import Spent
+from flowdist.record.journal import Line, Record
 from flowdist.sim.engine.trace import Trace
 from flowdist.sim.engine.violation import Violation
 from flowdist.sim.user_code.played import Played
@@ -37,3 +41,22 @@ class SimResult:
     def digest(self) -> str:
         """SHA-256 of the trace without its header, as hex."""
         return self.lines.digest()
+
+    def worlds_of_roles(self) -> list[tuple[str, WorldModel]]:
+        """Return each role of each world of tasks with the model of that world, which a joint world shares."""
+        return [(role, model) for model in self.models.values() for role in model.roles]
+
+
+def worlds_of(lines: Iterable[Line]) -> dict[WorldName, tuple[tuple[str, ...], ...]]:
+    """Return the members of each generation in the order of their ranks, by world, from the lines of a record."""
+    found: dict[WorldName, dict[int, list[StartReplica]]] = {}
+    for line in lines:
+        for effect in line.effects if isinstance(line, Record) else ():
+            if isinstance(effect, StartReplica):
+                found.setdefault(effect.world, {}).setdefault(effect.generation, []).append(effect)
+    return {name: tuple(_in_order(of[number]) for number in sorted(of)) for name, of in found.items()}
+
+
+def _in_order(starts: list[StartReplica]) -> tuple[str, ...]:
+    """Return the members, each once: an order is repeated after a lost connection."""
+    return tuple(dict.fromkeys(str(start.replica) for start in sorted(starts, key=lambda start: start.rank)))

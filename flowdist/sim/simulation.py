@@ -36,11 +36,9 @@ from flowdist.record.accounts import Accounts
 from flowdist.record.journal import AccountLine, FaultLine, Header, Record, UnkeptWork
 from flowdist.sim.checks.points import POINTS, Points
 from flowdist.sim.checks.properties import Properties, Watching
-from flowdist.sim.engine.attempts import RunningAttempts
 from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.controller import SimController
-from flowdist.sim.engine.machines import Machines
-from flowdist.sim.engine.node import SimNode
+from flowdist.sim.engine.node import RunningAttempts, SimNode
 from flowdist.sim.engine.queue import Queue
 from flowdist.sim.engine.trace import Trace
 from flowdist.sim.engine.violation import Violation
@@ -95,10 +93,12 @@ class Simulation:
         arrival_ns: int = 0,
     ) -> None:
         names = tuple(node.name for node in graph.cluster.nodes)
-        trace = Trace(Header(graph, names, seed=seed, options=_options(plan, schedule)))
+        options = plan.rate_options | ({"schedule": str(schedule)} if schedule else {})
+        trace = Trace(Header(graph, names, seed=seed, options=options))
         self.queue = Queue(schedule)
+        controller = Controller(graph, names)
         self.ctx = Context(
-            graph, self.queue, trace, Controller(graph, names), seed, schedule, play_heartbeats, fast_forward
+            graph, self.queue, trace, controller, seed, schedule, play_heartbeats, fast_forward, arrival_ns
         )
         self.nodes: dict[NodeName, SimNode] = {}
         self._tell = tell
@@ -111,17 +111,15 @@ class Simulation:
         code = UserCode(self.ctx, self.nodes, self._note_offer, play_steps)
         self.work = Work(self.ctx, self.nodes, code, self._accounts, self._is_quiet)
         self.points = Points(self.ctx, self.work, seen)
-        self._machines = Machines(self.ctx, self.nodes, self._controller, self._new_node, arrival_ns)
-        self._faults = FaultInjector(
-            self.ctx, self.nodes, self._machines, self._controller, self.work, plan, self._note_fault
-        )
+        self._faults = FaultInjector(self.ctx, self.nodes, self._controller, self.work, plan, self._note_fault)
         self._plan_all(plan)
 
     def _new_controller(self, checks: Checks) -> SimController:
         """Make the simulated controller. Subclasses in proofs and tests override this to make one of their own."""
         return SimController(self.ctx, self.nodes, self, checks)
 
-    def _new_node(self, spec: NodeSpec, starts: int) -> SimNode:
+    def new_node(self, spec: NodeSpec, starts: int) -> SimNode:
+        """Make a node. Subclasses in proofs override this, too."""
         return SimNode(self.ctx, spec, self._controller, self.work, self.running, starts)
 
     def _plan_all(self, plan: Plan) -> None:
@@ -130,13 +128,13 @@ class Simulation:
         The order of these calls matters: of two actions at one time, the one that was queued first runs first.
         """
         for spec in self.ctx.graph.cluster.nodes:
-            self._machines.add(spec)
+            self._controller.add_node(spec)
         for scale in plan.scales:
             self.queue.at(scale.at_ns, self._controller.handle, ScaleRequested(scale.role, scale.replicas))
         for drain in plan.drains:
             self.queue.at(drain.at_ns, self._controller.handle, DrainRequested(drain.node))
         for add in plan.adds:
-            self.queue.at(add.at_ns, self._machines.add_like_first, add.node)
+            self.queue.at(add.at_ns, self._controller.add_like_first, add.node)
         self._faults.plan()
         self._controller.plan()
 
@@ -168,10 +166,7 @@ class Simulation:
     def result(self, violation: Violation | None, *, has_crashed: bool = False) -> SimResult:
         """Close the time accounts of the job, and return the result of the simulation as it is now.
 
-        Args:
-            violation: What did not hold; None: nothing was violated.
-            has_crashed: The run broke off in the middle of an event, so the accounts need not add up, and are not
-                closed.
+        If it broke off in the middle of an event (`has_crashed`) the accounts need not add up, and are not closed.
         """
         if not has_crashed:
             self.work.worlds.close()
@@ -199,7 +194,8 @@ class Simulation:
         spent = {role: {str(bucket): ns for bucket, ns in of.items() if ns} for role, of in booked.items()}
         lost_ns = Counter[str]()
         for model in self.work.models.values():
-            lost_ns[model.pace.name] += model.lost_ns
+            for role in model.roles:
+                lost_ns[role] += model.lost_ns
         unkept = (each for world, model in self.work.models.items() for each in _unkept(world, model))
         return AccountLine(self.queue.now, spent, dict(lost_ns), tuple(unkept))
 
@@ -210,8 +206,7 @@ class Simulation:
         """
         self.queue.forget()
         self.nodes.clear()
-        self.work.take_apart()
-        for part in (self._controller, self._machines, self._faults, self.points, self):
+        for part in (self.work.worlds, self.work, self._controller, self._faults, self.points, self):
             vars(part).clear()
 
     # The simulation observes its controller: see `Observer`.
@@ -269,11 +264,6 @@ def _unkept(world: WorldName, model: WorldModel) -> Iterator[UnkeptWork]:
         yield UnkeptWork(world, model.ended, model.ended_ns, model.unsaved_ns, is_unsaved=True)
 
 
-def _options(plan: Plan, schedule: int) -> dict[str, str]:
-    """Return the options for the header of the trace: the rates of faults and the schedule, as far as there are any."""
-    return plan.rate_options | ({"schedule": str(schedule)} if schedule else {})
-
-
 def with_nodes(graph: RoleGraph) -> RoleGraph:
     """Return the graph; if it declares no nodes, with one node, `node0`, added.
 
@@ -289,10 +279,7 @@ def with_nodes(graph: RoleGraph) -> RoleGraph:
 
 
 def _unseen_hangs(nodes: Iterable[SimNode], graph: RoleGraph) -> str:
-    """Return the end of a liveness message: it names the replicas that hang in roles without `hang_after`.
-
-    The text is empty if there are none.
-    """
+    """Return the end of a liveness message: replicas that hang in roles without `hang_after`; empty if none does."""
     hung = [replica for node in nodes if node.is_alive for replica, _ in node.hung]
     unseen = [replica for replica in sorted(hung) if graph.role(replica.role).hang_after_ns is None]
     if not unseen:

@@ -42,59 +42,38 @@ NOTHING_DEMANDED, UNBOUNDED = Properties(), Bounds()
 
 
 class Verdict(NamedTuple):
-    """Result of one seed of a campaign.
-
-    Attributes:
-        seed: The seed.
-        faults: The plan that was drawn for it, in the fault grammar.
-        failure: The broken promise, with a shrunk plan; None: the topology survived.
-        hits: Number of faults that hit something, by kind and by the phase of the job.
-        recoveries: Number of incidents that ended in a recovery.
-        seen: Names of the points that were reached, built-in ones and the user's.
-        collective: What the peers of dead workers did, where the topology does not say; empty: they waited.
-        raised: The first exception that a user's model raised, in words; empty: none did.
-    """
+    """Result of one seed of a campaign."""
 
     seed: int
-    faults: tuple[str, ...]
-    failure: Failure | None
-    hits: dict[tuple[str, str], int]
-    recoveries: int
-    seen: tuple[str, ...] = ()
-    collective: str = ""
-    raised: str = ""
+    faults: tuple[str, ...]  # the plan that was drawn for it, in the fault grammar
+    failure: Failure | None  # the broken promise, with a shrunk plan; None: the topology survived
+    hits: dict[tuple[str, str], int]  # number of faults that hit something, by kind and by the phase of the job
+    recoveries: int  # number of incidents that ended in a recovery
+    seen: tuple[str, ...] = ()  # names of the points that were reached, built-in ones and the user's
+    collective: str = ""  # what the peers of dead workers did, where the topology does not say; empty: they waited
+    raised: str = ""  # the first exception that a user's model raised, in words; empty: none did
 
 
 @dataclass(slots=True)
 class Report:
     """Result of a campaign so far; `count` adds the verdict of one more seed.
 
-    Attributes:
-        seeds: Number of seeds that were tried.
-        failures: The failures, one for each seed that failed.
-        coverage: Number of faults that hit something, by kind and by the phase of the job.
-        recoveries: Number of incidents that ended in a recovery.
-        has_models: True if a role has a user's model (`simulate=`).
-        points: For each point, built in or the user's, the number of runs that reached it.
-        demanded: Names of the user's points.
-        collectives: Number of runs in which the campaign made the peers of dead workers fail ("fail") or hang ("hang").
-        stopped: Why the campaign ended early; empty if it did not. Points may be unreached for that reason alone.
-        raised: Seeds that hold although a user's model raised an exception, which the topology survived as an exit; by
-            each its last exception, in words.
-        outdated: Failures of the corpus whose plans have nodes, roles or kinds that this topology does not have.
+    `collectives` is the number of runs in which the campaign made the peers of dead workers fail ("fail") or hang
+    ("hang"). `raised` has the seeds that hold although a user's model raised an exception, which the topology survived
+    as an exit, each with its last exception in words.
     """
 
-    seeds: int = 0
-    failures: list[Failure] = field(default_factory=list)
-    coverage: dict[tuple[str, str], int] = field(default_factory=dict)
-    recoveries: int = 0
-    has_models: bool = False
-    points: dict[str, int] = field(default_factory=dict)
-    demanded: tuple[str, ...] = ()
+    seeds: int = 0  # number of seeds that were tried
+    failures: list[Failure] = field(default_factory=list)  # one for each seed that failed
+    coverage: dict[tuple[str, str], int] = field(default_factory=dict)  # faults that hit, by kind and phase of the job
+    recoveries: int = 0  # number of incidents that ended in a recovery
+    has_models: bool = False  # a role has a user's model (`simulate=`)
+    points: dict[str, int] = field(default_factory=dict)  # number of runs that reached it, of each point
+    demanded: tuple[str, ...] = ()  # names of the user's points
     collectives: dict[str, int] = field(default_factory=dict)
-    stopped: str = ""
+    stopped: str = ""  # why the campaign ended early, so that points may be unreached; empty: it did not
     raised: dict[int, str] = field(default_factory=dict)
-    outdated: list[Known] = field(default_factory=list)
+    outdated: list[Known] = field(default_factory=list)  # of the corpus, with what this topology does not have
 
     def count(self, verdict: Verdict) -> None:
         """Add the verdict of one more seed to the counts."""
@@ -167,7 +146,7 @@ def try_known(graph: RoleGraph, known: Known, rules: Rules) -> Verdict:
 def _with_truth(graph: RoleGraph, seed: int, rules: Rules) -> tuple[Rules, Failure | None]:
     """Return the rules with the result of the run without faults, and the failure of that run, or None if it succeeds.
 
-    Without models of roles the run is not needed: the rules are returned as they are.
+    It is needed only with models of roles.
     """
     if not has_models(graph):
         return rules, None
@@ -180,15 +159,10 @@ def _with_truth(graph: RoleGraph, seed: int, rules: Rules) -> tuple[Rules, Failu
 def _made_small(
     graph: RoleGraph, plan: Plan, seed: int, rules: Rules, collective: str, broken: tuple[str, str]
 ) -> Failure:
-    """Return the failure of a seed with a shrunk plan.
+    """Return the failure of a seed, whose quick run has `broken` a property (name, text), with a shrunk plan.
 
     The plan is run again with every step played. What the peers of dead workers do is dropped if the run fails without
     it, too. If only the fast-forwarded run fails, the failure says so, and its plan is not shrunk.
-
-    Args:
-        plan: The plan of the seed, whose quick run has failed.
-        collective: What the peers of dead workers did in that run; empty: what the topology says.
-        broken: Property and text of that run.
     """
     drawn = with_collective(graph, collective)
     _, played, _ = judge(drawn, plan, seed, rules)  # with all checks, another property may be found broken first
@@ -276,10 +250,7 @@ def _sums(counts: Mapping[Key, int], more: Mapping[Key, int]) -> dict[Key, int]:
 def _from_corpus_on(
     graph: RoleGraph, known: Sequence[Known], seeds: Sequence[int], rules: Rules, jobs: int, outdated: list[Known]
 ) -> Iterator[Verdict]:
-    """Yield the verdicts of known plans that fail again, then those of the seeds except the seeds of these plans.
-
-    Plans that the topology has outgrown are appended to `outdated`.
-    """
+    """Yield the verdicts of known plans that fail again, then those of the other seeds; fill `outdated`."""
     failed: set[int] = set()
     for one in known:
         try:

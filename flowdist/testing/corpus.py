@@ -15,6 +15,7 @@ from flowdist.errors import FlowdistError
 from flowdist.testing.verdicts import Failure
 
 ALIKE_MAX = 10  # one bug can make most seeds fail, and each kept failure costs a run in every later campaign
+SEEDS_SHOWN = 8  # of failures that are alike, besides the first
 _DURATION = re.compile(r"\b(?:\d+(?:\.\d+)?(?:ms|us|ns|s|m|h|d))+\b")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
 _AFTERWARDS = re.compile(r"; (?:waiting for|resumed: ).*")  # the end of a message, which differs from seed to seed
@@ -59,10 +60,8 @@ class Corpus:
             why = error.strerror if isinstance(error, OSError) else "it is no text"
             raise FlowdistError(f"corpus {self._path}: {why}", help="name another file") from None
         if not known and self._path.read_text().strip():
-            raise FlowdistError(
-                f"corpus {self._path}: no line of it tells of a failure",
-                help="is it another file? A corpus is made anew",
-            )
+            help = "is it another file? A corpus is made anew"
+            raise FlowdistError(f"corpus {self._path}: no line of it tells of a failure", help=help)
         if not was_there:
             self._path.unlink()
         return known
@@ -71,10 +70,6 @@ class Corpus:
         """Return the failures in the file, oldest first; none without a file. A line that cannot be read is skipped."""
         lines = self._path.read_text().splitlines() if self._path.is_file() else []
         return [known for known in map(_read, lines) if known is not None]
-
-    def seeds(self) -> list[int]:
-        """Return the seeds of the failures in the file, each once, oldest first."""
-        return list(dict.fromkeys(known.seed for known in self.known()))
 
     def keep(self, failures: Iterable[Failure]) -> None:
         """Append failures to the file, unless it has them. Of failures that are alike, at most ALIKE_MAX are appended.
@@ -123,37 +118,32 @@ def kinds_of(failures: Iterable[Failure]) -> list[Kind]:
     found: dict[tuple[str, str], list[Failure]] = {}
     for failure in failures:
         found.setdefault(likeness(failure), []).append(failure)
-    return [Kind(min(alike, key=_size), tuple(failure.seed for failure in alike)) for alike in found.values()]
+    return [
+        Kind(
+            min(alike, key=lambda failure: (len(failure.faults), failure.seed)),
+            tuple(failure.seed for failure in alike),
+        )
+        for alike in found.values()
+    ]
 
 
 def likeness(failure: Failure) -> tuple[str, str]:
-    """Return a key that failures share if they are alike: the property, and the message without times and numbers."""
-    return failure.property, _pattern(failure)
+    """Return a key that failures share if they are alike: the property, and the message without times and numbers.
 
-
-def _pattern(failure: Failure) -> str:
-    """Return the failure's message without times and numbers; if a user's model raised, the place in its code."""
+    If a user's model raised, the place in its code stands for the message.
+    """
     where = re.search(r"user code raised in .*, at (.*)$", failure.text)
-    if where is not None:
-        return where[1]
-    return _NUMBER.sub("#", _DURATION.sub("#", _AFTERWARDS.sub("", failure.text)))
+    pattern = where[1] if where else _NUMBER.sub("#", _DURATION.sub("#", _AFTERWARDS.sub("", failure.text)))
+    return failure.property, pattern
 
 
-def _size(failure: Failure) -> tuple[int, int]:
-    """Return the key by which the failure to show is chosen: the number of faults, then the seed."""
-    return len(failure.faults), failure.seed
-
-
-def seeds_text(shown: Failure, seeds: tuple[int, ...], most: int = 8) -> str:
+def seeds_text(shown: Failure, seeds: tuple[int, ...]) -> str:
     """Return words for the seeds of failures that are alike: `seed 2, and 81 alike (3, 4, 6, ...)`.
 
-    Args:
-        shown: The failure that is named first.
-        seeds: Seeds of all of them, that one included.
-        most: Largest number of other seeds that are listed.
+    The seed of `shown` comes first; of the others in `seeds`, SEEDS_SHOWN at most are listed.
     """
     others = [seed for seed in seeds if seed != shown.seed]
     if not others:
         return f"seed {shown.seed}"
-    names = ", ".join(map(str, others[:most])) + (", ..." if len(others) > most else "")
+    names = ", ".join(map(str, others[:SEEDS_SHOWN])) + (", ..." if len(others) > SEEDS_SHOWN else "")
     return f"seed {shown.seed}, and {len(others)} alike ({names})"

@@ -74,16 +74,20 @@ def eventually(check: Check | None = None, *, within: str) -> Eventually | Calla
     Raises:
         FlowdistError: `within` is not a duration.
     """
-    try:
-        within_ns = parse_duration(within)
-    except ValueError:
-        help = duration_help(within)
-        raise FlowdistError(f"within {within!r}: no duration", help=help) from None
+    within_ns = read_duration("within", within)
 
     def made(check: Check) -> Eventually:
         return Eventually(name_of(check), check, within_ns)
 
     return made if check is None else made(check)
+
+
+def read_duration(argument: str, text: str) -> int:
+    """Return the ns of a duration that is given as the argument of that name; raise FlowdistError if it is none."""
+    try:
+        return parse_duration(text)
+    except ValueError:
+        raise FlowdistError(f"{argument} {text!r}: no duration", help=duration_help(text)) from None
 
 
 @overload

@@ -24,7 +24,7 @@ from flowdist.dsl.load import compile_loaded, load_topology
 from flowdist.errors import FlowdistError, did_you_mean
 from flowdist.faults.files import join_plans, parse_plan
 from flowdist.faults.grammar import Plan
-from flowdist.graph import RoleGraph, duration_help, parse_duration
+from flowdist.graph import RoleGraph
 from flowdist.sim.checks.bounds import bounds_of
 from flowdist.sim.checks.properties import Always, Check, Eventually, Properties, Sometimes, properties_of
 from flowdist.sim.experiment.experiment import Experiment
@@ -36,7 +36,7 @@ from flowdist.sim.simulation import with_nodes
 from flowdist.sim.workers.collectives import with_collective
 from flowdist.testing.campaign import Report, campaign, replay_command
 from flowdist.testing.corpus import Corpus, kinds_of, seeds_text
-from flowdist.testing.declare import load_properties, refuse_doubles, side_file
+from flowdist.testing.declare import load_properties, read_duration, refuse_doubles, side_file
 from flowdist.testing.misspelt import warn_of_misspelt
 from flowdist.testing.repro_command import as_texts, bound_words, note_for_hypothesis, replay_lines, words_of
 from flowdist.testing.sameness import difference, errors_text, has_models, unlike, unlike_or
@@ -134,6 +134,7 @@ def simulate(
         TopologyProblems: The topology has errors.
         FlowdistError: Properties cannot be read, or raise an exception.
     """
+    given = {name: value for name, value in locals().items() if name not in ("topology", "faults")}
     compiled = graph_of(topology, params)
     warn_of_misspelt(compiled)
     graph = with_collective(compiled, collective or "")
@@ -141,28 +142,14 @@ def simulate(
     own = parse_plan((fault for fault in faults if isinstance(fault, str)), *map(as_texts, (scale, add, drain)))
     plan = join_plans([own, *(fault for fault in faults if isinstance(fault, Plan))])
     check_faults(plan, graph)
-    given: dict[str, Any] = {"seed": seed, "schedule": schedule, "collective": collective, "until": until}
-    given |= {"scale": scale, "add": add, "drain": drain, "params": params, "properties": properties}
-    given |= {"always": always, "eventually": eventually, "sometimes": sometimes}
     note_for_hypothesis(topology, compiled, faults, given)
+    until_ns = read_duration("until", until) if until is not None else None
     with untraced():
-        return play(Experiment(graph, plan, _until_ns(until), seed, schedule), properties=demanded).exact
-
-
-def _until_ns(until: str | None) -> int | None:
-    try:
-        return parse_duration(until) if until is not None else None
-    except ValueError:
-        help = duration_help(until)
-        raise FlowdistError(f"until {until!r}: no duration", help=help) from None
+        return play(Experiment(graph, plan, until_ns, seed, schedule), properties=demanded).exact
 
 
 def _demanded(topology: object, file: str | Path | None, given: Properties) -> Properties:
-    """Return the properties that the test gives, and those of the file.
-
-    The file is the one that `properties=` names, else the one beside the topology file, if there is one. Raise
-    FlowdistError if two properties have the same name.
-    """
+    """Return the properties of the test, and of the file that it names or that lies beside the topology file."""
     if file is None and isinstance(topology, str | Path):
         file = side_file(topology)
     demanded = load_properties(Path(file)).and_also(given) if file is not None else given
@@ -273,7 +260,7 @@ def _changed(
 ) -> list[str]:
     """Run the job again without faults; return a list with the difference in words, or an empty list.
 
-    If there is a difference, the job runs once more with the faults, to see whether its models do the same twice.
+    After a difference it runs once more with the faults, to see whether its models do the same twice.
     """
     if not has_models(result.job.graph):
         return ["no role has a model: write simulate= in the topology"]
@@ -375,17 +362,16 @@ def explore(
         raise KeyboardInterrupt
     named = {"params": params, "properties": properties}
     words = [*words_of(named), *bound_words(recovers_within, lost_work, goodput)]
-    lines = [*_failure_lines(topology, report, words), *_missed_lines(report, cover=cover)]
+    lines = _failure_lines(topology, report, words)
+    missed = [] if report.stopped else report.never_seen + (report.never_reached if cover else [])
+    lines += [f"never seen in {report.seeds} seeds: {', '.join(missed)}"] if missed else []
     if lines:
         raise AssertionError("\n".join(lines))
     return report
 
 
 def _failure_lines(topology: object, report: Report, words: Sequence[str]) -> list[str]:
-    """Return the lines of a message about failures: for each kind the shortest plan and a replay command.
-
-    Only the first KINDS_SHOWN kinds are shown. The list is empty if no seed failed.
-    """
+    """Return the lines about failures: for each kind, KINDS_SHOWN at most, the shortest plan and a replay command."""
     kinds = kinds_of(report.failures)
     stopped = f"; stopped {report.stopped}" if report.stopped.startswith("after") else ""
     lines = [f"{len(report.failures)} of {report.seeds} seeds fail{stopped}"] if kinds else []
@@ -397,12 +383,3 @@ def _failure_lines(topology: object, report: Report, words: Sequence[str]) -> li
             lines += [f"  again: {replay_command(str(topology), words, failure)}"]
     more = len(kinds) - KINDS_SHOWN
     return [*lines, f"... and {more} kinds of failures more"] if more > 0 else lines
-
-
-def _missed_lines(report: Report, *, cover: bool) -> list[str]:
-    """Return a line with the points that no run reached: the user's, and with `cover` the built-in ones; else none.
-
-    A campaign that ended early has not missed them: the list is empty.
-    """
-    missed = [] if report.stopped else report.never_seen + (report.never_reached if cover else [])
-    return [f"never seen in {report.seeds} seeds: {', '.join(missed)}"] if missed else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-from flowdist.dsl.read.models import methods_of, misspelt, place_of_method
+from flowdist.dsl.read.objects import methods_of, misspelt, place_of_method
 from flowdist.graph import RoleGraph
 from flowdist.sim.user_code.loading import load_model
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flowdist.dsl.load import load_topology
+from flowdist.dsl.problems.problem import shown_path
 from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import Plan
 from flowdist.graph import RoleGraph
@@ -23,13 +24,8 @@ def replay_lines(
 ) -> list[str]:
     """Return a list with one line, `again: COMMAND`, that replays a run; an empty list for a topology without a file.
 
-    Properties that a test passes as objects are not part of the command; a note in the line says so.
-
-    Args:
-        topology: As for `flowdist.testing.simulate`.
-        faults: As for `simulate`.
-        options: Other arguments of `simulate`.
-        more: Further words of the command line.
+    The arguments are those of `flowdist.testing.simulate`, and `more` words of the command line. Properties that a test
+    passes as objects are not part of the command; a note in the line says so.
     """
     if not isinstance(topology, str | Path):
         return []
@@ -76,18 +72,13 @@ def note_for_hypothesis(
     """Inside a Hypothesis test, make the replay command of a run a note of the present example; do nothing outside.
 
     Hypothesis reports the notes of the smallest example that fails. For a compiled graph or a Topology, the command
-    names the source file, if compiling that file without parameters still gives the same graph.
-
-    Args:
-        topology: As for `flowdist.testing.simulate`.
-        graph: The compiled topology.
-        faults: As for `simulate`.
-        options: Other arguments of `simulate`.
+    names the source file, if compiling that file without parameters still gives the same `graph`. The other arguments
+    are those of `simulate`.
     """
     if not is_hypothesis_at_work():
         return
     if not isinstance(topology, str | Path):
-        topology = _shown_path(graph.source) if graph.source and _compiled(graph.source) == graph else None
+        topology = shown_path(graph.source) if graph.source and _compiled(graph.source) == graph else None
     for line in replay_lines(topology, faults, options):
         sys.modules["hypothesis"].note(TITLE + line.removeprefix("again: "))
 
@@ -99,9 +90,3 @@ def _compiled(source: str) -> RoleGraph | None:
         return with_nodes(load_topology(source, {}, (), None).graph)
     except FlowdistError:  # the file needs parameters, or has changed
         return None
-
-
-def _shown_path(source: str) -> str:
-    """Return the path relative to the current folder if the file is below it, else unchanged."""
-    path = Path(source)
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

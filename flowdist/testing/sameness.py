@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 from flowdist.graph import RoleGraph, format_duration
 from flowdist.sim.simulation import SimResult
-from flowdist.sim.user_code.answers import raised_by_equal, same
+from flowdist.sim.user_code.answers import raised_by_equal, rounding_text, same
 from flowdist.sim.user_code.played import Played, PlayedStep
-from flowdist.sim.user_code.rounding import rounding_text
 
 SHOWN_MAX = 80  # characters of a value in a message
 VALUES_MAX = 4  # values that differ in one message
@@ -37,12 +36,7 @@ def has_models(graph: RoleGraph) -> bool:
 
 
 def difference(truth: SimResult, result: SimResult) -> Broken | None:
-    """Return the first difference between two runs that succeeded; None if there is none.
-
-    Args:
-        truth: Result of the run without faults.
-        result: Result of the run with faults.
-    """
+    """Return the first difference between two runs that succeeded, `truth` without faults; None if there is none."""
     for world in truth.played.steps:
         for property, compare in (("same result", _steps), ("exactly once", _samples), ("same result", _logs)):
             if text := compare(world, truth.played, result.played):

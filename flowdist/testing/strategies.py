@@ -52,12 +52,7 @@ LOADS = (BRISK, STAYING, *(msgspec.structs.replace(BRISK, collective=how) for ho
 
 @st.composite
 def policies(draw: st.DrawFn, *, may_ignore: bool) -> RestartPolicy | None:
-    """Draw a restart policy of a gang: None in a quarter of the cases.
-
-    Args:
-        draw: Supplied by Hypothesis.
-        may_ignore: The policy may ignore failures.
-    """
+    """Draw a restart policy of a gang, which may ignore failures with `may_ignore`: None in a quarter of the cases."""
     if draw(st.booleans()) and draw(st.booleans()):
         return None
     actions = ["restart", "fail", "ignore"] if may_ignore else ["restart", "fail"]
@@ -171,10 +166,10 @@ def _cluster(draw: st.DrawFn, *, gpus: bool) -> Cluster:
 
 def _may_be_joint(a: RoleSpec, b: RoleSpec) -> bool:
     """Return whether two gangs can share a world: the second has no gates, and both end the job in the same way."""
-    return not b.gates and a.primary == b.primary and _ignores(a) == _ignores(b)
+    return not b.gates and a.primary == b.primary and ignores(a) == ignores(b)
 
 
-def _ignores(spec: RoleSpec) -> bool:
+def ignores(spec: RoleSpec) -> bool:
     """Return whether the role's policy can ignore a failure."""
     policy = spec.restart
     return policy is not None and (policy.then == "ignore" or any(rule.do == "ignore" for rule in policy.rules))
@@ -194,53 +189,6 @@ def _without_stray_domain(spec: RoleSpec, domains: tuple[Domain, ...]) -> RoleSp
     if policy is not None and policy.scope == "domain" and not any(spec.name in domain.roles for domain in domains):
         return msgspec.structs.replace(spec, restart=msgspec.structs.replace(policy, scope="role"))
     return spec
-
-
-@st.composite
-def restarting_topologies(draw: st.DrawFn) -> RoleGraph:
-    """Draw a topology of two to five roles that fit on any two nodes, start at once, and restart after failures."""
-    names = ("a", "b", "c", "d", "e")[: draw(st.integers(2, 5))]
-    domains = (Domain("x", tuple(draw(st.permutations(names))[:2])),) if draw(st.booleans()) else ()
-    roles = []
-    for i, name in enumerate(names):
-        edges: st.SearchStrategy[Literal["restart", "reconnect"]] = st.sampled_from(["restart", "reconnect"])
-        gates = tuple(Gate(other, "started", draw(edges)) for other in names[:i] if draw(st.booleans()))
-        in_domain = any(name in domain.roles for domain in domains)
-        gang = draw(st.booleans())
-        scopes = ["role", "job"] + (["domain"] if in_domain else []) + ([] if gang else ["replica"])
-        policy = RestartPolicy(draw(st.sampled_from(scopes)), max_restarts=9)
-        count = draw(st.integers(1, 3))
-        roles.append(
-            RoleSpec(
-                name,
-                ("true",),
-                min_replicas=count,
-                max_replicas=count,
-                gang=gang,
-                gates=gates,
-                restart=policy,
-                resources=Resources(cpu=1.0),
-                workload=BRISK,
-            )
-        )
-    cluster = Cluster(tuple(NodeSpec(name, cpu=20.0) for name in NODES))
-    return RoleGraph("test", tuple(roles), domains, cluster)
-
-
-def with_steady_services(graph: RoleGraph) -> RoleGraph:
-    """Return the graph with services that always have all their replicas: one size, and no failure is ignored.
-
-    In simulation the clients of a service wait for every one of its replicas.
-    """
-    roles = []
-    for role in graph.roles:
-        if role.kind == "service":
-            role = msgspec.structs.replace(role, max_replicas=role.min_replicas)
-            if role.restart is not None and _ignores(role):
-                policy = RestartPolicy(role.restart.scope, role.restart.max_restarts)
-                role = msgspec.structs.replace(role, restart=policy)
-        roles.append(role)
-    return msgspec.structs.replace(graph, roles=tuple(roles))
 
 
 def fault_plans(
@@ -306,10 +254,7 @@ def _schedules(draw: st.DrawFn, sizes: list[str], extra: list[str], nodes: list[
 
 @st.composite
 def _orders(draw: st.DrawFn, names: Sequence[str], most: int) -> tuple[str, ...]:
-    """Draw at most `most` entries such as `node3@90s`, each for another one of the names.
-
-    Used for the nodes that join, and for the nodes that are drained: the plan names each of them at most once.
-    """
+    """Draw at most `most` entries such as `node3@90s`, each for another one of the names."""
     chosen = draw(st.lists(st.sampled_from(names), max_size=most, unique=True)) if names else []
     return tuple(f"{name}@{draw(_TIMES)}" for name in chosen)
 
@@ -324,7 +269,7 @@ def _plans(draw: st.DrawFn, graph: RoleGraph, most: int, operator: bool) -> Plan
     faults = _once_a_node(graph, [fault for part in parts for fault in part])
     if not operator:
         return Plan(faults)
-    may_scale = [role.name for role in graph.roles if role.kind == "task" and (role.gang or not _ignores(role))]
+    may_scale = [role.name for role in graph.roles if role.kind == "task" and (role.gang or not ignores(role))]
     scales = draw(st.lists(_scales(may_scale), max_size=1)) if may_scale else []
     return Plan(faults, tuple(scales), (), tuple(draw(st.lists(_drains(nodes), max_size=1))))
 

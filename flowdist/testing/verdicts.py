@@ -31,49 +31,30 @@ BEFORE = 4  # lines of the trace that are kept before the cause
 class Failure(NamedTuple):
     """Promise of a topology that a run of a campaign has broken, with what is needed to replay the run.
 
-    Attributes:
-        seed: Seed of the run.
-        property: Name of the property that does not hold.
-        text: What is wrong.
-        faults: The shortest plan that was found, in the fault grammar.
-        waiting: What waits for what at the end of the run.
-        divergence: The first difference from a run with fewer faults that passes; empty if there is none.
-        schedule: Number that draws the order of events that happen at the same time.
-        trace: The lines of the trace around the cause: the first event that differs from a run that passes, or else the
-            first fault. The cause is the line after the first BEFORE lines, or nearer to the start of the run.
-        needs: Kinds of the faults of the shortest plan, each with the phase of the job that it hits, in words.
-        collective: What the peers of dead workers did, where the topology does not say; empty: they waited.
+    `trace` has the lines around the cause: the first event that differs from a run that passes, or else the first
+    fault. The cause is the line after the first BEFORE lines, or nearer to the start of the run.
     """
 
     seed: int
-    property: str
-    text: str
-    faults: tuple[str, ...]
-    waiting: tuple[str, ...] = ()
-    divergence: str = ""
-    schedule: int = 0
+    property: str  # name of the property that does not hold
+    text: str  # what is wrong
+    faults: tuple[str, ...]  # the shortest plan that was found, in the fault grammar
+    waiting: tuple[str, ...] = ()  # what waits for what at the end of the run
+    divergence: str = ""  # the first difference from a run with fewer faults that passes; empty: there is none
+    schedule: int = 0  # draws the order of events that happen at the same time
     trace: tuple[str, ...] = ()
-    collective: str = ""
-    needs: str = ""
+    collective: str = ""  # what the peers of dead workers did, where the topology does not say; empty: they waited
+    needs: str = ""  # kinds of the faults of the shortest plan, each with the phase of the job that it hits, in words
 
 
 class Rules(NamedTuple):
-    """Demands on each run of a campaign, in addition to the invariants and liveness.
+    """Demands on each run of a campaign, in addition to the invariants and liveness."""
 
-    Attributes:
-        horizon_ns: Time that the job takes without faults, in ns.
-        properties: The user's properties.
-        bounds: Limits of what the faults may cost.
-        strict: True: an exception in a user's model is a failure by itself; else it is an exit that the topology has to
-            survive.
-        truth: Result of the run without faults, if roles have models; else None.
-    """
-
-    horizon_ns: int
-    properties: Properties = Properties()
-    bounds: Bounds = Bounds()
-    strict: bool = False
-    truth: SimResult | None = None
+    horizon_ns: int  # time that the job takes without faults
+    properties: Properties = Properties()  # the user's
+    bounds: Bounds = Bounds()  # of what the faults may cost
+    strict: bool = False  # an exception in a user's model is a failure by itself, not an exit that is to be survived
+    truth: SimResult | None = None  # of the run without faults, if roles have models
 
 
 def judge(graph: RoleGraph, plan: Plan, seed: int, rules: Rules, *, quick: bool = False) -> tuple[SimResult, str, str]:
@@ -114,10 +95,7 @@ def judge(graph: RoleGraph, plan: Plan, seed: int, rules: Rules, *, quick: bool 
 
 
 def _broken(result: SimResult, until: int, rules: Rules) -> tuple[str, str]:
-    """Return the first property that the run has broken and what is wrong; both are empty if it has broken none.
-
-    `until` is the virtual time in ns at which the run was stopped.
-    """
+    """Return the first property that the run, stopped at `until` (ns), has broken, and what is wrong; or "", ""."""
     if result.violation is not None:
         return result.violation.property, str(result.violation).removeprefix(f"{result.violation.property}: ")
     if rules.strict and result.played.errors:
@@ -140,12 +118,7 @@ def shrink(graph: RoleGraph, plan: Plan, seed: int, rules: Rules, property: str)
     """Look for a shorter plan that breaks the same property, and return the failure with the shortest one found.
 
     Faults are left out one after the other, from the last one. Then one fault is left out and later ones are moved to
-    other times.
-
-    Args:
-        plan: The plan of a run that breaks the property.
-        seed: Seed of that run.
-        property: Name of the property.
+    other times. `seed` is that of the run in which `plan` breaks `property`.
     """
     faults = list(plan.faults)
     for fault in reversed(plan.faults):
@@ -169,12 +142,7 @@ def _cause(
 ) -> tuple[int, str]:
     """Return where a failing run first differs from those that lack one of its faults and pass: the latest such place.
 
-    Args:
-        faults: All faults of the run.
-        lines: The record of the run.
-
-    Returns:
-        As `_divergence`; 0 and an empty text if no run without one of the faults passes.
+    The result is that of `_divergence`; 0 and an empty text if no run without one of the faults passes.
     """
     found = (0, "")
     for fault in faults:
@@ -192,9 +160,7 @@ _PHASES |= {"in recovery": "during a recovery", "restoring": "while it restores"
 def _lines_around(lines: Sequence[Line], events: int) -> tuple[str, ...]:
     """Return the texts of KEPT lines of the trace, from shortly before the cause of a failure on.
 
-    Args:
-        lines: The trace, with its header.
-        events: Number of events in which the run agrees with one that passes; 0: the cause is the first fault.
+    The cause is the record after `events` others in which the run agrees with one that passes, or the first fault.
     """
     records = [number for number, line in enumerate(lines) if isinstance(line, Record)]
     faults = [number for number, line in enumerate(lines) if isinstance(line, FaultLine)]
@@ -208,7 +174,7 @@ def _lines_around(lines: Sequence[Line], events: int) -> tuple[str, ...]:
 def _fewer_at_other_times(
     graph: RoleGraph, faults: list[Fault], seed: int, rules: Rules, property: str
 ) -> list[Fault] | None:
-    """Return the faults without one of them and with later ones shifted; None if no such plan breaks the property.
+    """Return the faults without one and with later ones shifted; None if no such plan breaks the property.
 
     The fault that is left out may have mattered only because it delayed what the later ones hit.
     """
@@ -234,11 +200,7 @@ def _decided(line: Record) -> str:
 
 
 def _divergence(passing: Sequence[Line], failing: Sequence[Line]) -> tuple[int, str]:
-    """Return the number of events in which two runs agree before they differ, and the first difference in words.
-
-    Returns:
-        0 and an empty text if they do not differ in any event that both have.
-    """
+    """Return the number of events in which two runs agree before they differ, and the first difference; else 0, ""."""
     ours = [line for line in failing if isinstance(line, Record)]
     theirs = [line for line in passing if isinstance(line, Record)]
     for n, (a, b) in enumerate(zip(ours, theirs, strict=False)):

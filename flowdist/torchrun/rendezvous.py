@@ -10,9 +10,8 @@ import socket
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from flowdist.runtime.wire.addresses import Endpoint, endpoint_of, has_address
+from flowdist.runtime.wire.addresses import Endpoint, addresses_of, endpoint_of, has_address, is_address
 from flowdist.runtime.wire.handshake import TOKEN
-from flowdist.runtime.wire.names import addresses_of, is_address
 from flowdist.torchrun.conf import entries_of, pair_of
 from flowdist.torchrun.options import Given
 

@@ -155,15 +155,9 @@ class _Settler:
         return None
 
     def _seconds(self, key: str, text: str, what: str) -> str | None:
-        """Return a number of seconds as a duration of the DSL: `30` as `30s`. If it is no number, add a problem.
+        """Return a number of seconds as a duration of the DSL; None, and a problem is added, if it is no number.
 
-        Args:
-            key: The option that has the number.
-            text: The number.
-            what: The option, or its part, for the help of the problem.
-
-        Returns:
-            The duration; None if there is a problem.
+        `what` is the option, or its part, for the help of the problem.
         """
         if (duration := as_duration(text)) is None:
             self._unreadable(key, f"{text!r} is not a number of seconds", f"write {what}=30, or leave it out")
@@ -237,10 +231,7 @@ class _Settler:
                 self._refuse("signals_to_handle", why, "leave it out, and send the signal to the workers yourself")
 
     def _binds(self, nodes: int, procs: int) -> bool:
-        """Return whether --numa-binding asks for workers bound to the NUMA node of their GPU.
-
-        If flowdist or this machine cannot bind them so, a problem is added.
-        """
+        """Return whether --numa-binding asks for workers bound to the NUMA node of their GPU, or has a problem."""
         how = self._values["numa_binding"]
         if not how:
             return False
@@ -253,17 +244,13 @@ class _Settler:
         return True
 
     def _check_hosts(self, hosts: int) -> Rendezvous | None:
-        """Check the options about hosts, add problems, and return the rendezvous.
-
-        There is none (None) if this host is the only one, or if the endpoint cannot be read.
-        """
+        """Check the options about hosts, and return the rendezvous; None: this host is the only one, or a problem."""
         rank = self._whole("node_rank", least=0, most=10**9)
         self._store_port = self._whole("master_port", least=0, most=65535) or 0
         local = self._values["local_addr"].strip("[]")
         if "local_addr" in self._spelled and not is_this_machine(local):
-            self._refuse(
-                "local_addr", f"{local} is not an address of this machine", "name the one that the others reach"
-            )
+            why = f"{local} is not an address of this machine"
+            self._refuse("local_addr", why, "name the one that the others reach")
         if self._meets_others:
             if rank is not None and rank >= hosts:
                 why = f"--nnodes asks for {hosts} nodes, whose ranks are 0 to {hosts - 1}"
@@ -310,10 +297,7 @@ class _Settler:
         return {"module" if self._values["module"] else "script": for_worker(script), "args": args}
 
     def _variables(self) -> tuple[dict[str, str], str]:
-        """Return the environment variables that torchrun sets otherwise than flowdist does, and the run id.
-
-        The run id is empty if the user gave none.
-        """
+        """Return the variables that torchrun sets otherwise than flowdist does, and the run id; empty: none given."""
         variables: dict[str, str] = {}
         if self._values["role"] != self._role_name():
             variables["ROLE_NAME"] = as_it_is(self._values["role"])
@@ -347,9 +331,8 @@ class _Settler:
         ranks: set[int] = set()
         for word in filter(None, self._values["local_ranks_filter"].split(",")):
             if not word.strip().isdecimal():
-                self._unreadable(
-                    "local_ranks_filter", f"{word!r} is not a local rank", "write --local-ranks-filter 0,1"
-                )
+                why = f"{word!r} is not a local rank"
+                self._unreadable("local_ranks_filter", why, "write --local-ranks-filter 0,1")
             else:
                 ranks.add(int(word))
         tee = self._masks("tee", procs)
@@ -404,9 +387,8 @@ class _Settler:
             note = f"the {nodes} nodes are logical nodes of this machine: start this command once"
             self._notes.append(f"{note} (or name an --rdzv-endpoint, and start it on each host)")
         if (name := self._role_name()) != self._values["role"] and "role" in self._spelled:
-            self._notes.append(
-                f"messages and folders call the role {name}: they take lower-case letters, digits, - and _"
-            )
+            note = f"messages and folders call the role {name}: they take lower-case letters, digits, - and _"
+            self._notes.append(note)
 
     def _is_idle(self, key: str) -> bool:
         if key not in self._spelled:

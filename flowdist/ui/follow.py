@@ -96,8 +96,9 @@ class FollowedRun:
             at_once: Also read what is new if the last timeline is younger than REST allows.
         """
         with self._lock:
-            if self._timeline is None or (self._has_grown() and (at_once or self._is_rested())):
-                began = time.monotonic()
+            began = time.monotonic()
+            is_rested = at_once or began - self._made_at >= REST * self._took
+            if self._timeline is None or (is_rested and size_of(self._folder / JOURNAL) > self._read):
                 self._read_more()
                 assert self._header is not None
                 try:
@@ -107,12 +108,6 @@ class FollowedRun:
                 self._made_at = time.monotonic()
                 self._took = self._made_at - began
             return self._timeline
-
-    def _has_grown(self) -> bool:
-        return size_of(self._folder / JOURNAL) > self._read
-
-    def _is_rested(self) -> bool:
-        return time.monotonic() - self._made_at >= REST * self._took
 
     def _read_more(self) -> None:
         """Read the lines that are new and whole."""

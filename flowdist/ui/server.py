@@ -2,6 +2,9 @@
 
 Other users of the machine, and pages of other sites in the browser, know no such path: the answer is 404. Names of
 hosts other than loopback are refused, so that no site can have the browser ask for it (DNS rebinding).
+
+`flowdist ui` serves in its own thread. For `flowdist run --ui` a thread of the run answers the browser: it reads the
+folder of the run as `flowdist ui` does, and the run does not wait for it.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import threading
 from collections.abc import Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -25,6 +29,7 @@ from flowdist.ui.follow import FollowedRun
 
 ADDRESS = "127.0.0.1"
 CONNECTIONS_MAX = 64  # each has a thread; a browser has six
+END_S = 2.0  # how long the end of a run waits for browsers to fetch it
 NOT_YET = (
     "<!doctype html><meta charset=utf-8><meta http-equiv=refresh content=1><title>flowdist</title>The run begins ..."
 )
@@ -106,13 +111,13 @@ class Waiting:
 
 
 class RunServer(ThreadingHTTPServer):
-    """The server of one run. `url` is what the user opens.
+    """The server of one run, at a port that is bound from the beginning. `url` is what the user opens.
 
     Any process of this machine can connect. One that sends half a request, or none, holds a thread: so there are
     CONNECTIONS_MAX at most, and it is such a connection that ends for a new one.
 
     Args:
-        run: The run; None if it has not begun, see `followed`.
+        run: The run; None if it has not begun, see `begin`.
         port: The port; 0: any that is free.
 
     Raises:
@@ -129,10 +134,30 @@ class RunServer(ThreadingHTTPServer):
         except OSError as error:
             raise FlowdistError(f"port {port} of {ADDRESS} cannot be used: {error.strerror}") from None
         self.url = f"http://{ADDRESS}:{self.server_port}/{self.token}/"
+        self._folder: Path | None = None
+        self._opening = threading.Lock()
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.05,), name="page", daemon=True)
+
+    def begin(self, folder: Path) -> None:
+        """Begin to answer, in a thread, for the run in a folder. Its journal need not exist yet."""
+        self._folder = folder
+        self._thread.start()
+
+    def end(self) -> None:
+        """Wait until the browsers have the end of the run, at most END_S seconds, and close the port."""
+        if self._thread.is_alive():
+            self.readers.wait_for_end(END_S)
+            self.shutdown()
+            self._thread.join()
+        self.server_close()
 
     def followed(self) -> FollowedRun | None:
         """Return the run; None if it has not begun."""
-        return self.run
+        with self._opening:
+            if self.run is None and self._folder is not None:
+                with contextlib.suppress(FlowdistError):  # the controller has not written the header yet
+                    self.run = FollowedRun(self._folder)
+            return self.run
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer the requests of a new connection in a thread of its own."""
@@ -204,17 +229,3 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Print nothing: the terminal belongs to the user."""
-
-
-@contextlib.contextmanager
-def serving(run: FollowedRun, port: int = 0) -> Iterator[RunServer]:
-    """Open the port; the caller then calls `serve_forever`.
-
-    Raises:
-        FlowdistError: The port cannot be used.
-    """
-    server = RunServer(run, port)
-    try:
-        yield server
-    finally:
-        server.server_close()

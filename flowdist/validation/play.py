@@ -87,9 +87,8 @@ def _best_intervals(row: Row) -> tuple[list[float], Rarest | None]:
         results = _results(row, job)
         goodputs.append([result.goodput or 0.0 for result in results])
         found += filter(None, [_rarest(row, results)])
-    return [math.exp(_vertex(tried, list(column))) for column in zip(*goodputs, strict=True)], min(
-        found, key=lambda one: one.hits, default=None
-    )
+    best = [math.exp(_vertex(tried, list(column))) for column in zip(*goodputs, strict=True)]
+    return best, min(found, key=lambda one: one.hits, default=None)
 
 
 def _vertex(xs: Sequence[float], ys: Sequence[float]) -> float:

@@ -48,24 +48,7 @@ from flowdist.worker.model import run
 from flowdist.worker.save_timer import restoring, saving
 
 __all__ = [
-    "ElasticState",
-    "Info",
-    "acknowledge_version",
-    "backend",
-    "checkpoint_dir",
-    "commit",
-    "elastic",
-    "info",
-    "is_managed",
-    "latest",
-    "mesh",
-    "peers",
-    "port",
-    "progress",
-    "publish_version",
-    "ready",
-    "restoring",
-    "run",
-    "saving",
-    "should_stop",
-]
+    "ElasticState", "Info", "acknowledge_version", "backend", "checkpoint_dir", "commit", "elastic", "info",
+    "is_managed", "latest", "mesh", "peers", "port", "progress", "publish_version", "ready", "restoring", "run",
+    "saving", "should_stop",
+]  # fmt: skip

@@ -237,18 +237,14 @@ class StopAgreement:
         if self._stop_at is not None and step > self._stop_at:
             self.report_passed()
         self.is_reached = self._stop_at is not None and step >= self._stop_at
+        if self.is_reached and self._asked is not None:
+            os.pwrite(self._asked, b"\1", 8)  # an exit from now on is neither success nor failure
         return self.is_reached
 
     def _wait_for_step(self, notice: Path, step: int) -> int | None:
-        """Wait until the agent's notice has the agreed step, which takes one message to the controller and back.
+        """Return the agreed step once the agent's notice has it, or `step` if that says that there is none.
 
-        Args:
-            notice: The file with the notice.
-            step: The step that this worker is about to do.
-
-        Returns:
-            The step at which to stop: the agreed one, or `step` if the notice says that there is no agreed one. None if
-            the notice says neither within STOP_STEP_TIMEOUT_S.
+        It takes one message to the controller and back. None: the notice says neither within STOP_STEP_TIMEOUT_S.
         """
         until = time.monotonic() + STOP_STEP_TIMEOUT_S
         while time.monotonic() < until:

@@ -26,11 +26,15 @@ VERSION_MAX = 1 << 62  # of what a role publishes: as in `control.protocol.ids`,
 def mesh(parallel: Mapping[str, int | str] | None = None, *, backends: Mapping[str, str] | None = None) -> DeviceMesh:
     """Return torch's DeviceMesh over the ranks of the world, by the dimensions that the role declares with `parallel=`.
 
-    The process group is initialised if that has not been done. Calls in one generation return the same mesh.
+    The process group is initialised if that has not been done: with NCCL if each worker has a GPU of its own, else with
+    gloo. Calls in one generation return the same mesh.
 
     Args:
         parallel: The dimensions where the role declares none, as under torchrun: `{"dp": "elastic", "tp": 2}`.
         backends: Backends of single dimensions: `{"pp": "gloo"}`. The others use the backend of the world.
+
+    Returns:
+        A mesh with the sizes of this generation; `mesh["tp"]` is one dimension of it.
 
     Raises:
         RuntimeError: if there are no dimensions, if the world's size does not fit them, or if this torch supports no

@@ -25,22 +25,7 @@ from flowdist.worker.process_groups import end_at_exit, meshes
 
 
 def mesh(parallel: Mapping[str, int | str] | None = None, *, backends: Mapping[str, str] | None = None) -> DeviceMesh:
-    """Return the mesh of the world's ranks, by the dimensions that the role declares with `parallel=`.
-
-    The process group is initialised if that has not been done: with NCCL if each worker has a GPU of its own, else with
-    gloo. Calls in one generation return the same mesh.
-
-    Args:
-        parallel: The dimensions where the role declares none, as under torchrun: `{"dp": "elastic", "tp": 2}`.
-        backends: Backends of single dimensions: `{"pp": "gloo"}`. The others use the backend of the world.
-
-    Returns:
-        A mesh with the sizes of this generation; `mesh["tp"]` is one dimension of it.
-
-    Raises:
-        RuntimeError: if there are no dimensions, if the world's size does not fit them, or if this torch supports no
-            backend per dimension.
-    """
+    """Return the mesh of the world's ranks: see `flowdist.worker.mesh`."""
     generation = os.environ.get("FLOWDIST_GENERATION", "")
     dimensions = _dimensions(parallel)
     wanted = tuple((backends or {}).items())
@@ -53,11 +38,7 @@ def mesh(parallel: Mapping[str, int | str] | None = None, *, backends: Mapping[s
 
 
 def _dimensions(parallel: Mapping[str, int | str] | None) -> tuple[tuple[str, int], ...]:
-    """Return the names and sizes of the mesh's dimensions in this generation: from the role, else from `parallel`.
-
-    Raises:
-        RuntimeError: if neither has any, or if the world's size does not fit those of `parallel`.
-    """
+    """Return the names and sizes of the mesh's dimensions in this generation: from the role, else from `parallel`."""
     declared = os.environ.get("FLOWDIST_MESH")
     if declared is not None:
         pairs = (item.partition("=") for item in declared.split(","))
@@ -142,14 +123,14 @@ def all_to_all(
         size = tensor.shape[scatter]
         if size % count:
             raise ValueError(f"{size} along dimension {scatter} cannot be cut into {count} equal pieces")
-        equal: torch.Tensor = _Equal.apply(tensor, group, count, scatter, gather)
-        return equal
+        pieces = torch.stack(tensor.chunk(count, dim=scatter))
+        return torch.cat(tuple(_Exchange.apply(pieces, group, [1] * count, [1] * count)), dim=gather)
     if scatter or gather:
         raise ValueError("splits go with dimension 0: leave scatter= and gather= out")
     if input_splits is None or len(input_splits) != count or sum(input_splits) != tensor.shape[0]:
         raise ValueError(f"input_splits={input_splits} are not {count} numbers with the sum {tensor.shape[0]}")
     given = list(output_splits) if output_splits is not None else _exchange_splits(input_splits, group, tensor.device)
-    uneven: torch.Tensor = _Uneven.apply(tensor, group, list(input_splits), given)
+    uneven: torch.Tensor = _Exchange.apply(tensor, group, list(input_splits), given)
     return uneven
 
 
@@ -160,34 +141,8 @@ def _exchange_splits(splits: Sequence[int], group: Any, device: torch.device) ->
     return [int(rows) for rows in theirs]
 
 
-def _exchange_equal(tensor: torch.Tensor, group: Any, count: int, scatter: int, gather: int) -> torch.Tensor:
-    pieces = torch.stack(tensor.chunk(count, dim=scatter)).contiguous()
-    received = torch.empty_like(pieces)
-    dist.all_to_all_single(received, pieces, group=group)
-    return torch.cat(tuple(received), dim=gather)
-
-
-class _Equal(torch.autograd.Function):  # type: ignore[misc]
-    """All-to-all of equal pieces. The gradient is cut along `gather` and joined along `scatter`."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, group: Any, count: int, scatter: int, gather: int) -> torch.Tensor:
-        ctx.how = (group, count, gather, scatter)
-        return _exchange_equal(tensor, group, count, scatter, gather)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return _exchange_equal(gradients[0], *ctx.how), None, None, None, None
-
-
-def _exchange_rows(tensor: torch.Tensor, group: Any, sent: list[int], received: list[int]) -> torch.Tensor:
-    result = tensor.new_empty((sum(received), *tensor.shape[1:]))
-    dist.all_to_all_single(result, tensor.contiguous(), received, sent, group=group)
-    return result
-
-
-class _Uneven(torch.autograd.Function):  # type: ignore[misc]
-    """All-to-all of pieces with any number of rows. The gradient of a row goes back to the rank that sent the row."""
+class _Exchange(torch.autograd.Function):  # type: ignore[misc]
+    """All-to-all of rows, `sent` to and `received` from each rank. The gradient of a row goes back to its sender."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, group: Any, sent: list[int], received: list[int]) -> torch.Tensor:
@@ -197,3 +152,9 @@ class _Uneven(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         return _exchange_rows(gradients[0], *ctx.how), None, None, None
+
+
+def _exchange_rows(tensor: torch.Tensor, group: Any, sent: list[int], received: list[int]) -> torch.Tensor:
+    result = tensor.new_empty((sum(received), *tensor.shape[1:]))
+    dist.all_to_all_single(result, tensor.contiguous(), received, sent, group=group)
+    return result

@@ -7,7 +7,6 @@ by these methods; all others are copied. Torch is imported only if there is a pr
 from __future__ import annotations
 
 import copy
-import pickle
 import sys
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -55,7 +54,8 @@ class ElasticState(SimpleNamespace):
             TypeError: for a value that is sharded over the ranks.
         """
         with save_timer.block("saving"):
-            self._kept = {name: _snapshot(name, value) for name, value in self._values().items()}
+            values = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+            self._kept = {name: _snapshot(name, value) for name, value in values.items()}
         self._commits += 1
         if self._on_commit is not None:
             self._on_commit()
@@ -92,22 +92,20 @@ class ElasticState(SimpleNamespace):
         dist = sys.modules.get("torch.distributed")
         if dist is None or not dist.is_initialized() or dist.get_world_size() == 1:
             return
-        tensors: list[torch.Tensor] = []
-        packed = pickle.dumps((self._commits, _without_tensors(self._kept, tensors)))
-        found = _gathered(self._commits, len(packed))
-        commits = [count for count, _ in found]
+        commits: list[int] = [0] * dist.get_world_size()
+        dist.all_gather_object(commits, self._commits)
         if min(commits) == max(commits) > 0:
             return
         source = commits.index(max(commits))
-        self._commits, kept = pickle.loads(_broadcast_bytes(packed, found[source][1], source))
+        tensors: list[torch.Tensor] = []
+        sent = [_without_tensors(self._kept, tensors)]
+        dist.broadcast_object_list(sent, src=source)
+        self._commits, kept = commits[source], sent[0]
         places = [leaf for _, leaf in _leaves("", kept) if isinstance(leaf, _Placeholder)]
-        sent = _broadcast_tensors(places, tensors, source)
+        received = _broadcast_tensors(places, tensors, source)
         if dist.get_rank() != source:
-            self._kept = _with_tensors(kept, sent)
+            self._kept = _with_tensors(kept, received)
             self.restore()
-
-    def _values(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
 
 
 def _has_state_dict(value: object) -> bool:
@@ -115,11 +113,7 @@ def _has_state_dict(value: object) -> bool:
 
 
 def _snapshot(name: str, value: Any) -> tuple[bool, Any]:
-    """Return a copy of a value of the state as it is committed: whether it has a state_dict, and that or the value.
-
-    Raises:
-        TypeError: if any part of the value is sharded over the ranks.
-    """
+    """Return a copy of a value of the state as it is committed: whether it has a state_dict, and that or the value."""
     _refuse_shards(name, _parts(name, value))  # before state_dict(), which may be a collective for a sharded value
     has_state_dict = _has_state_dict(value)
     found = value.state_dict() if has_state_dict else value
@@ -195,48 +189,10 @@ def _transport_device() -> torch.device:
     return torch.device("cpu" if uses_cpu else "cuda")
 
 
-def _gathered(*numbers: int) -> list[list[int]]:
-    """Return the numbers that each rank has passed, by rank. A collective: every rank has to call it."""
-    import torch  # heavy: workers without elastic() import this module, too
-    import torch.distributed as dist
-
-    found = torch.zeros(dist.get_world_size(), len(numbers), dtype=torch.int64)
-    found[dist.get_rank()] = torch.tensor(numbers)
-    found = found.to(_transport_device())
-    dist.all_reduce(found)
-    rows: list[list[int]] = found.tolist()
-    return rows
-
-
-def _broadcast_bytes(data: bytes, size: int, source: int) -> bytes:
-    """Return the data of the source rank, on every rank. A collective: every rank has to call it.
-
-    Args:
-        data: The data of this rank, which matter on the source alone.
-        size: The size of the source's data, in bytes.
-        source: The source rank.
-    """
-    import torch  # heavy: workers without elastic() import this module, too
-    import torch.distributed as dist
-
-    buffer = bytearray(data if dist.get_rank() == source else size)
-    whole = torch.frombuffer(buffer, dtype=torch.uint8)
-    flat = whole.to(_transport_device())
-    dist.broadcast(flat, src=source)
-    whole.copy_(flat)
-    return bytes(buffer)
-
-
 def _broadcast_tensors(
     placeholders: list[_Placeholder], tensors: list[torch.Tensor], source: int
 ) -> dict[int, torch.Tensor]:
-    """Return the tensors of the source rank, on every rank, by their numbers. A collective.
-
-    Args:
-        placeholders: The placeholders of the source's tensors.
-        tensors: The tensors of this rank, which matter on the source alone.
-        source: The source rank.
-    """
+    """Return the tensors of the source rank, on every rank, by the numbers of their placeholders. A collective."""
     import torch  # heavy: workers without elastic() import this module, too
     import torch.distributed as dist
 

@@ -104,9 +104,6 @@ class _Generations:
 
     If flowdist has started this worker, it is connected to its agent, whose side of the connection is
     `flowdist.runtime.agent.worker_socket`. Otherwise there is one generation.
-
-    Args:
-        backend: The backend of the process groups; None: torch's default.
     """
 
     def __init__(self, backend: str | None) -> None:
@@ -127,11 +124,7 @@ class _Generations:
             threading.Thread(target=self._listen, args=(connection,), name="flowdist-elastic", daemon=True).start()
 
     def form(self) -> None:
-        """Make the process group of the generation that the environment variables describe.
-
-        Raises:
-            Reformed: if the agent has sent that the world forms anew already.
-        """
+        """Make the process group of the generation that the environment variables describe, as far as `check` lets."""
         import torch.distributed as dist  # heavy: workers without elastic() import this module, too
 
         self._other_sockets = set(_sockets())
@@ -281,12 +274,7 @@ def _shut_down(other_sockets: set[str]) -> None:
 
 
 def _move_output(before: Path, after: Path) -> None:
-    """Send stdout and stderr to the logs of the next attempt, if they go to the logs of the one before.
-
-    Args:
-        before: The folder of the worker's logs until now.
-        after: The folder of its next logs.
-    """
+    """Send stdout and stderr to the logs in the folder `after`, if they go to those in the folder `before`."""
     for fd, stream, name in ((1, sys.stdout, "stdout.log"), (2, sys.stderr, "stderr.log")):
         with contextlib.suppress(OSError):
             if os.path.samestat(os.fstat(fd), (before / name).stat()):

@@ -52,7 +52,10 @@ class SaveTimer:
         """
         is_counted = is_managed() and self._is_in_worker()
         if is_counted:
-            self._enter(on)
+            with self._lock:
+                if self._open == 0:
+                    self._on, self._since_ns = on, self._clock()
+                self._open += 1
         try:
             yield
         finally:
@@ -65,12 +68,6 @@ class SaveTimer:
             self._spent_ns.clear()
             self._sent_ns.clear()
             self._since_ns = self._clock()
-
-    def _enter(self, on: Activity) -> None:
-        with self._lock:
-            if self._open == 0:
-                self._on, self._since_ns = on, self._clock()
-            self._open += 1
 
     def _leave(self) -> None:
         with self._lock:

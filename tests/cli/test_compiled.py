@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from flowdist.cli.main import cli
 from flowdist.cli.run.join import of_pool
 from flowdist.dsl.load import load_topology
-from flowdist.engines.jobset.in_image import graph_in_image
+from flowdist.engines.jobset.manifests import graph_in_image
 from flowdist.graph import encode_graph
 
 TOPOLOGY = """

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from flowdist.cli.inspect.report import command as report_command
-from flowdist.cli.inspect.status import command as status_command
+from flowdist.cli.inspect.run_state import report as report_command
+from flowdist.cli.inspect.run_state import status as status_command
 from flowdist.cli.run.console import finish
 from flowdist.errors import FlowdistError
 from flowdist.graph import encode_graph

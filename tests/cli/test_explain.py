@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from flowdist.cli.inspect.explain import command
+from flowdist.cli.inspect.topologies import explain as command
 from flowdist.cli.simulate.simulate import command as simulate
 
 TOPOLOGIES = Path(__file__).parents[2] / "scenarios/topologies"

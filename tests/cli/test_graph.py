@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from flowdist.cli.inspect.graph import command
+from flowdist.cli.inspect.topologies import graph as command
 
 PS = str(Path(__file__).parents[2] / "scenarios/topologies/ps.py")
 FAKE_DOT = """#!/bin/sh

@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowdist.cli.logs.logs import command
-from flowdist.cli.logs.printing import LinePrinter, Origin
-from flowdist.cli.logs.searching import LineSearch, Search, compiled
+from flowdist.cli.logs.printing import LinePrinter, LineSearch, Origin, Search, compiled
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph, RoleSpec, encode_graph
 from tests.choosing import examples

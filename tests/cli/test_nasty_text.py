@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -77,12 +78,14 @@ class _Terminal(io.TextIOWrapper):
 def terminals(*words: str) -> Iterator[tuple[_Terminal, _Terminal]]:
     """Replace the command line and the output of this process by these words and two terminals."""
     before = sys.argv, sys.stdout, sys.stderr
+    interrupt = signal.getsignal(signal.SIGINT)  # main() ignores it from when the process is about to end
     out, err = _Terminal(), _Terminal()
     sys.argv, sys.stdout, sys.stderr = ["flowdist", *words], out, err
     try:
         yield out, err
     finally:
         sys.argv, sys.stdout, sys.stderr = before
+        signal.signal(signal.SIGINT, interrupt)
 
 
 def shown(*words: str) -> tuple[str, str]:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from flowdist.cli.inspect.report import command as report_command
+from flowdist.cli.inspect.run_state import report as report_command
 from flowdist.cli.run.console import finish
 from flowdist.cli.shared.predicted import _incident, predicted_text, values_of
 from flowdist.cli.simulate.calibrate import command as calibrate_command

@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 from flowdist.cli.inspect.diff import command as diff_command
 from flowdist.cli.inspect.list import command as list_command
 from flowdist.cli.inspect.replay import command as replay_command
-from flowdist.cli.inspect.report import command as report_command
-from flowdist.cli.inspect.status import command as status_command
+from flowdist.cli.inspect.run_state import report as report_command
+from flowdist.cli.inspect.run_state import status as status_command
 from flowdist.cli.inspect.timeline import command as timeline_command
 from flowdist.cli.logs.logs import command as logs_command
 from flowdist.cli.run.console import finish

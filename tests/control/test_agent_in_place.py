@@ -116,10 +116,10 @@ def test_r16_a_failure_while_it_leaves_as_it_was_told_is_none():
     assert talk.tell(io.WorkerSuspended(T, 1, 0)) == [ev.ReplicaStopped(T, 1, suspended=True)]
 
 
-def test_r14_a_failure_under_a_notice_is_a_stop_and_its_mates_wait():
+def test_r14_a_failure_at_the_agreed_step_is_a_stop_and_its_mates_wait():
     talk = elastic()
     talk.order(AskStep("node0", T, 1))
-    talk.tell(io.WorkerExited(T, 1, 1, 1))
+    talk.tell(io.WorkerExited(T, 1, 1, 1, was_stopping=True))
     assert talk.tell(io.WorkerSuspended(T, 1, 0)) == [ev.ReplicaStopped(T, 1, suspended=True)]
 
 

@@ -224,8 +224,8 @@ def test_r14_a_worker_that_ends_has_left_the_step_too():
     talk.run()
     talk.order(STOP_AT_8)
     talk.tell(io.WorkerLeftStep(T, 1, 0))
-    assert talk.tell(io.WorkerExited(T, 1, 1)) == [ev.ReplicaLeftStep(T, 1)]
-    assert talk.tell(io.WorkerExited(T, 1, 0)) == [ev.ReplicaStopped(T, 1)]
+    assert talk.tell(io.WorkerExited(T, 1, 1, was_stopping=True)) == [ev.ReplicaLeftStep(T, 1)]
+    assert talk.tell(io.WorkerExited(T, 1, 0, was_stopping=True)) == [ev.ReplicaStopped(T, 1)]
 
 
 def test_r14_who_ends_before_the_step_has_not_left_it():
@@ -236,12 +236,31 @@ def test_r14_who_ends_before_the_step_has_not_left_it():
     assert talk.tell(io.WorkerLeftStep(T, 1, 1)) == [ev.ReplicaLeftStep(T, 1)]
 
 
-def test_r16_what_ends_under_a_notice_has_stopped_whatever_its_code():
+def test_r16_what_ends_after_should_stop_has_returned_true_has_stopped_whatever_its_code():
     for code in (0, 3):
         talk = Talk(procs=1)
         talk.run()
         talk.order(ASK)
-        assert talk.tell(io.WorkerExited(T, 1, 0, code)) == [ev.ReplicaStopped(T, 1)]
+        assert talk.tell(io.WorkerExited(T, 1, 0, code, was_stopping=True)) == [ev.ReplicaStopped(T, 1)]
+
+
+def test_r16_what_ends_under_a_notice_before_the_agreed_step_has_succeeded_or_failed():
+    for code, kind in ((0, None), (3, "exit")):
+        talk = Talk(procs=2)
+        talk.run()
+        talk.order(ASK)
+        talk.order(STOP_AT_8)
+        talk.tell(io.WorkerExited(T, 1, 0, code))
+        assert talk.tell(io.WorkerExited(T, 1, 1, was_stopping=bool(code)))[-1] == ev.ReplicaExited(T, 1, kind, code)
+
+
+def test_r16_a_replica_is_not_done_if_one_of_its_workers_was_told_to_stop():
+    talk = Talk(procs=2)
+    talk.run()
+    talk.order(ASK)
+    talk.order(STOP_AT_8)
+    talk.tell(io.WorkerExited(T, 1, 0, was_stopping=True))
+    assert talk.tell(io.WorkerExited(T, 1, 1)) == [ev.ReplicaStopped(T, 1)]
 
 
 def test_r20_a_notice_for_an_attempt_that_is_over_or_unknown_is_not_obeyed():
@@ -256,6 +275,17 @@ def test_r20_a_notice_for_an_attempt_that_is_over_or_unknown_is_not_obeyed():
 def test_r14_that_the_node_will_be_taken_away_is_told():
     talk = Talk()
     assert talk.tell(io.PreemptionNoticed(30 * SECOND)) == [msg.Preempted("node0", 1, 30 * SECOND)]
+
+
+def test_r14_it_is_told_again_after_each_connection_until_then():
+    talk = Talk()
+    talk.tell(io.Disconnected())
+    assert talk.tell(io.PreemptionNoticed(3 * SECOND)) == []
+    talk.now = 1 * SECOND
+    assert talk.tell(io.Connected())[1:] == [msg.Preempted("node0", 1, 2 * SECOND)]
+    talk.tell(io.Disconnected())
+    talk.now = 3 * SECOND
+    assert talk.tell(io.Connected())[1:] == []
 
 
 def test_a_lost_connection_loses_nothing_of_what_workers_showed():

@@ -87,7 +87,8 @@ class AnyEvents(RuleBasedStateMachine):
     def connect_again(self, index: int, gpu: int | None) -> None:
         """The orders that were on their way are lost; what runs there goes on, or its end was not reported."""
         name = NODES[index]
-        if name in self.up and self.controller.state.nodes[name].usable:
+        node = self.controller.state.nodes.get(name)  # none: the job was over when the node came
+        if name in self.up and node is not None and node.usable:
             self.orders = [order for order in self.orders if order.node != name]  # type: ignore[union-attr]
             running = [ev.InventoryItem(*key, "running") for key, start in self.alive.items() if start.node == name]  # type: ignore[arg-type]
             waiting = [

@@ -243,6 +243,52 @@ def test_r10_back_off_doubles_up_to_its_cap_and_starts_anew_after_health():
     assert talk.replica("trainer/0").is_up
 
 
+def backing_off() -> Talk:
+    """Return a job whose actor has failed twice, and waits for a minute until it restarts."""
+    ps = role("ps", kind="service", restart=restart("replica"))
+    learner = role("learner", min_replicas=1, max_replicas=2, restart=restart())
+    policy = RestartPolicy("role", max_restarts=9, backoff_ns=MINUTE)
+    gates = (Gate("ps", "started", "reconnect"), Gate("learner", "started", "restart"))
+    actor = role("actor", primary=False, restart=policy, gates=gates)
+    talk = Talk(graph(ps, learner, actor, nodes=2, cpu=3))
+    talk.join("node0")
+    talk.wait(600)
+    talk.fail("actor/0")
+    talk.fail("actor/0")
+    assert not talk.replica("actor/0").is_up
+    return talk
+
+
+def test_r10_an_incident_that_takes_in_another_one_waits_for_its_back_off_too():
+    talk = backing_off()
+    talk.wait(10)
+    talk.fail("learner/0")
+    assert len(talk.job.incidents) == 3 and talk.job.incidents[-1].backoff_ns == 50 * SECOND
+    talk.wait(49)
+    assert talk.up() == ["ps/0"]
+    talk.wait(1)
+    assert talk.replica("actor/0").is_up and talk.replica("learner/0").is_up
+
+
+def test_r13_growth_waits_for_the_back_off_of_what_restarts_with_it():
+    talk = backing_off()
+    talk.wait(10)
+    talk.join("node1")
+    talk.wait(49)
+    assert sorted(talk.up()) == ["learner/0", "ps/0"] and len(talk.job.incidents) == 2
+    talk.wait(1)
+    assert sorted(talk.up()) == ["actor/0", "learner/0", "learner/1", "ps/0"]
+
+
+def test_r7_a_back_off_ends_with_its_charge_wherever_it_was_taken_over():
+    talk = backing_off()
+    talk.tell(ev.StoreLost("learner", 1))
+    assert len(talk.job.incidents) == 3 and talk.world("learner").incident == talk.world("actor").incident == 3
+    talk.fail("ps/0")
+    assert "incident 2 was caused by ps/0: not counted" in talk.texts()
+    assert talk.replica("actor/0").is_up
+
+
 def test_r10_free_incidents_know_no_back_off():
     talk = Talk(graph(trainers(1, 1), nodes=2, cpu=1))
     talk.join("node0", "node1")

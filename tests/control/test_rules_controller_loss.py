@@ -75,6 +75,7 @@ def test_r21_an_unheard_nodes_replicas_wait_for_the_longer_of_lease_and_outage(l
     assert talk.attempts() == {"trainer/0": 1, "trainer/1": 1}
     talk.tell(ev.NodeSilent("node1"))
     assert talk.attempts() == {"trainer/0": 2, "trainer/1": 1}
+    assert "node1 lost (not heard since the controller is back)" in " ".join(talk.texts())
 
 
 def test_r21_a_node_that_has_joined_the_new_controller_has_its_lease_and_no_more():

@@ -264,6 +264,41 @@ def test_r14_a_node_that_is_being_drained_may_be_taken_away_sooner():
     assert seats(talk) == {"trainer/0": "node2", "trainer/1": "node1"}
 
 
+def test_r9_a_drained_node_that_is_taken_away_after_all_counts_as_preempted():
+    policy = RestartPolicy("role", max_restarts=1, rules=(Rule("fail", "preempted"),))
+    talk = two_of_three(drain_ns=300 * SECOND, restart=policy)
+    drain(talk, "node0")
+    preempt(talk, "node0", 20)
+    talk.wait(20)
+    assert talk.outcome() == (
+        "failed",
+        'node0 is taken away in 20s; lost replicas: trainer/0; rule On("preempted") says fail',
+    )
+
+
+def test_r14_a_notice_that_is_said_again_changes_nothing_and_an_earlier_end_does():
+    talk = two_of_three()
+    preempt(talk, "node0", 300)
+    talk.wait(10)
+    assert preempt(talk, "node0", 290) == []
+    talk.wait(100)
+    assert talk.world("trainer").generation == 1
+    preempt(talk, "node0", 20)
+    talk.wait(20)
+    assert seats(talk) == {"trainer/0": "node2", "trainer/1": "node1"}
+
+
+def test_r14_a_drained_node_is_not_preempted_because_another_one_is():
+    talk = two_of_three(drain_ns=300 * SECOND)
+    talk.join("node3")
+    drain(talk, "node0")
+    preempt(talk, "node1", 20)
+    talk.wait(20)
+    (incident,) = talk.job.incidents
+    assert (incident.kind, incident.root, list(incident.lost)) == ("preempted", "node1", [r("trainer/1")])
+    assert set(seats(talk).values()) <= {"node2", "node3"}
+
+
 def test_r14_said_twice_a_drain_changes_nothing():
     talk = two_of_three()
     drain(talk, "node0")

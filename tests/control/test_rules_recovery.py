@@ -16,7 +16,7 @@ from flowdist.control.protocol.effects import (
     StopReplica,
     TellPeers,
 )
-from flowdist.graph import MINUTE, MS, SECOND, Domain, Gate, JobOptions, RestartPolicy
+from flowdist.graph import MINUTE, MS, SECOND, Domain, Gate, JobOptions, RestartPolicy, Rule
 from tests.control.harness import TCP, Talk, graph, r, restart, role
 
 
@@ -358,6 +358,19 @@ def test_r16_success_that_was_on_its_way_when_the_stop_was_told_is_success():
     assert talk.world("trainer").phase == "stopping" and talk.controller.deadline() is None
     talk.finish("trainer/1")
     assert talk.world("trainer").phase == "succeeded" and talk.job.ending == "succeeded"
+
+
+def test_r16_a_failure_of_what_is_scaled_down_is_a_stop_unless_a_rule_ends_the_job():
+    """The budget is used up, and nobody is left who would have to pay or restart."""
+    for rule, outcome in ((None, None), (Rule("fail", "exit"), "failed")):
+        policy = RestartPolicy("replica", max_restarts=0, rules=(rule,) if rule else ())
+        talk = Talk(graph(role("actor", min_replicas=1, max_replicas=3, restart=policy), nodes=1, cpu=9))
+        talk.join("node0")
+        talk.auto = False
+        talk.tell(ev.ScaleRequested("actor", 2))
+        assert talk.replica("actor/2").phase == "stopping"
+        talk.fail("actor/2")
+        assert talk.job.ending == outcome and talk.job.incidents == []
 
 
 def test_r16_a_replica_that_its_node_has_stopped_unasked_is_lost_not_failed():

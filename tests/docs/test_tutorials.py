@@ -21,7 +21,8 @@ NEEDS_TORCH = ("1_restart",)
 def test_the_page_is_true(page: Path, tmp_path: Path) -> None:
     if page.stem in NEEDS_TORCH and importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed")
-    assert not follow(page.read_text(), tmp_path)
+    wrong = follow(page.read_text(), tmp_path)
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.slow

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from flowdist.dsl import Node, On, Resources, Restart, Role, Secret, Template, Topology, Workload
 from flowdist.dsl.frozen import Frozen, Unknown, has_unknown
-from flowdist.dsl.problems.problem import Problems
-from flowdist.dsl.problems.recording import recording
+from flowdist.dsl.problems.problem import Problems, recording
 from tests.choosing import examples
 
 WORDS: list[Callable[[], Frozen]] = [

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flowdist.dsl.check.limits import STRING_MAX, STRINGS_MAX
+from flowdist.dsl.check.room import STRING_MAX, STRINGS_MAX
 from tests.dsl.test_load import loaded, problems_of, refused, underlined
 
 HEAD = "from flowdist import Topology\n"

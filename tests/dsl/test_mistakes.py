@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 from click.testing import CliRunner
 
-from flowdist.cli.inspect.check import command
+from flowdist.cli.inspect.topologies import check as command
 from flowdist.dsl.load import load_topology
 from flowdist.dsl.problems.problem import Problem, TopologyProblems
 from tests.dsl.test_load import problems_of, underlined

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from flowdist import Restart, Topology
-from flowdist.dsl.check.arguments import Arguments
 from flowdist.dsl.compile import compile_topology
 from flowdist.dsl.problems.places import COMMAND_LINE, Place
-from flowdist.dsl.problems.problem import Problem, Problems, TopologyProblems, did_you_mean
-from flowdist.dsl.problems.recording import recording
+from flowdist.dsl.problems.problem import Problem, Problems, TopologyProblems, did_you_mean, recording
+from flowdist.dsl.read.fields import Arguments
 from tests.dsl.test_load import HEAD, refused, underlined
 
 TOPOLOGY = HEAD + 't = Topology("x", nodes=4)\nmain = t.role("main", "true")\n'

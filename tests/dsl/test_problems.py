@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from flowdist.cli.inspect.check import command
+from flowdist.cli.inspect.topologies import check as command
 from flowdist.dsl.load import load_topology
 from flowdist.dsl.oneline import one_role_graph
 from flowdist.dsl.problems.problem import Problem, TopologyProblems

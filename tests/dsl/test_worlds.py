@@ -30,6 +30,12 @@ def test_a_world_has_its_roles_once_each(tmp_path: Path) -> None:
     assert graph.world_of("b") == graph.worlds[0] and graph.world_of("c") is None
 
 
+def test_a_role_of_another_topology_is_a_problem_even_if_a_mate_of_it_waits_for_others(tmp_path: Path) -> None:
+    other = 'e = Topology("y").role("e", "true")\n'
+    found = problems(tmp_path, FOUR + other + 't.world("core", d, e)')
+    assert messages(found) == ["'core': role 'e' is not a role of this topology"]
+
+
 @pytest.mark.parametrize(
     ("call", "code", "message", "argument"),
     [

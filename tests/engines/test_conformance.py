@@ -21,7 +21,7 @@ from flowdist.control.fleet.values import Launch, Seen, Size
 from flowdist.engines.by_hand import ByHand
 from flowdist.engines.interface import Engine
 from flowdist.engines.local import LocalProcesses
-from flowdist.engines.slurm.engine import Folders, Slurm
+from flowdist.engines.slurm.engine import Slurm
 from flowdist.engines.slurm.options import read_options
 from tests.engines.fakes import slurm as fake_slurm
 from tests.lab.network import LabUnavailable
@@ -130,7 +130,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         if request.param == "slurm":
             fake_slurm.install(tmp_path / "fake")
         monkeypatch.setenv("PATH", f"{tmp_path / 'fake'}:{os.environ['PATH']}")
-        engine = Slurm(read_options([], []), Folders(str(tmp_path), str(tmp_path)))
+        engine = Slurm(read_options([], []), str(tmp_path), str(tmp_path))
         bench = Bench(engine, tmp_path, {})
     with contextlib.ExitStack() as stack:
         if request.param == "real slurm":

@@ -16,10 +16,11 @@ import pytest
 from flowdist.dsl.load import load_topology
 from flowdist.engines.jobset.manifests import JOBSET_VERSION, documents, manifest_text
 from flowdist.engines.jobset.options import read_options
-from flowdist.engines.jobset.webhook import objections
+from flowdist.engines.jobset.problems import objections
 from flowdist.errors import FlowdistError
 from flowdist.graph import NODE_POOL, RoleGraph, decode_graph
 from tests.engines import jobset_schema
+from tests.engines.jobset_rules import own_mistakes
 from tests.engines.jobset_schema import JobSet, validate
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +73,7 @@ def test_manifests_of_a_topology_fit_the_schema(path: str, words: list[str]) -> 
     assert [type(validate(each)).__name__ for each in found] == [
         "ServiceAccount", "ConfigMap", "PersistentVolumeClaim", "Service", "JobSet",
     ]  # fmt: skip
-    assert objections(found) == []
+    assert objections(found) == [] and not list(own_mistakes(found[-1]["spec"]))
 
 
 def test_the_schema_is_of_the_version_that_the_manifests_name() -> None:

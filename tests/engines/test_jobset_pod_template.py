@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from flowdist.cli.inspect.check import command as check
+from flowdist.cli.inspect.topologies import check
 from flowdist.cli.run.export import command as export
 from flowdist.dsl.load import load_topology
 from flowdist.engines.jobset.manifests import documents
 from flowdist.engines.jobset.options import read_options
 from flowdist.engines.jobset.pod_template import TemplateRefused, merged
-from flowdist.engines.jobset.webhook import objections
+from flowdist.engines.jobset.problems import objections
 from tests.engines.jobset_schema import validate
 
 TOPOLOGY = Path(__file__).parents[2] / "scenarios/topologies/core.py"

@@ -12,7 +12,8 @@ import pytest
 from flowdist.dsl.load import load_topology
 from flowdist.engines.jobset.manifests import documents
 from flowdist.engines.jobset.options import read_options
-from flowdist.engines.jobset.webhook import objections
+from flowdist.engines.jobset.problems import objections
+from tests.engines.jobset_rules import own_mistakes
 
 ROOT = Path(__file__).parents[2]
 Change = Callable[[dict[str, Any]], object]
@@ -81,15 +82,19 @@ POD_RULES: list[tuple[Change, str]] = [
 ]
 
 
+def mistakes(document: dict[str, Any]) -> list[str]:
+    return [*objections([document]), *own_mistakes(document["spec"])]
+
+
 def test_the_manifests_of_an_export_have_no_mistake(jobset: dict[str, Any]) -> None:
-    assert objections([jobset]) == []
+    assert mistakes(jobset) == []
 
 
 @pytest.mark.parametrize(("change", "words"), MISTAKES + POD_RULES, ids=[words for _, words in MISTAKES + POD_RULES])
 def test_a_mistake_that_a_cluster_refuses_is_named(jobset: dict[str, Any], change: Change, words: str) -> None:
     wrong = copy.deepcopy(jobset)
     change(wrong)
-    found = objections([wrong])
+    found = mistakes(wrong)
     assert (any(words in each for each in found), bool(found)) == (True, True) if words else not found
 
 

@@ -12,17 +12,16 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from flowdist.cli.inspect.check import command as check
+from flowdist.cli.inspect.topologies import check
 from flowdist.cli.run.run import command as run
 from flowdist.control.fleet.values import Launch, Seen, Size
 from flowdist.control.protocol.events import NodeLeft, NodePreempted
 from flowdist.engines.interface import EngineFailed
 from flowdist.engines.pools import on_pools, pools_of
-from flowdist.engines.slurm.commands import clean
-from flowdist.engines.slurm.engine import Folders, Slurm
+from flowdist.engines.slurm.commands import clean, is_drained, seen
+from flowdist.engines.slurm.engine import Slurm
 from flowdist.engines.slurm.options import read_options
 from flowdist.engines.slurm.script import job_name
-from flowdist.engines.slurm.states import is_drained, seen
 from flowdist.errors import FlowdistError
 from flowdist.graph import NODE_POOL, SECOND, Cluster, NodeSpec, Resources, RoleGraph, RoleSpec
 from tests.control.harness import Talk
@@ -50,7 +49,7 @@ def launch(**fields: object) -> Launch:
 
 
 def script(*words: str, **fields: object) -> str:
-    return Slurm(read_options(words, ["ps"]), Folders("/work", "/logs")).script(launch(**fields))
+    return Slurm(read_options(words, ["ps"]), "/work", "/logs").script(launch(**fields))
 
 
 def test_all_wrong_options_are_reported_at_once() -> None:
@@ -183,7 +182,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_what_slurm_says_when_it_refuses_a_job_reaches_the_user(fake: Path, tmp_path: Path) -> None:
-    engine = Slurm(read_options(["partition=closed"], []), Folders(str(tmp_path), str(tmp_path)))
+    engine = Slurm(read_options(["partition=closed"], []), str(tmp_path), str(tmp_path))
     with pytest.raises(EngineFailed, match=r"sbatch ended with exit code 1: .*invalid partition specified: closed"):
         engine.submit(launch())
     (fake / "away").touch()
@@ -192,7 +191,7 @@ def test_what_slurm_says_when_it_refuses_a_job_reaches_the_user(fake: Path, tmp_
 
 
 def test_excluded_hosts_drained_nodes_and_the_environment_of_a_job(fake: Path, tmp_path: Path) -> None:
-    engine = Slurm(read_options([], []), Folders(str(tmp_path), str(tmp_path)))
+    engine = Slurm(read_options([], []), str(tmp_path), str(tmp_path))
     waits = engine.submit(launch(command=("true",), avoid=("h1",)))
     runs = engine.submit(launch(command=("sleep", "60")))
     (fake / "nodes").write_text("h1 draining\n")
@@ -209,10 +208,10 @@ def test_excluded_hosts_drained_nodes_and_the_environment_of_a_job(fake: Path, t
 
 def test_members_run_on_the_nodes_that_are_listed_and_on_no_other(fake: Path, tmp_path: Path) -> None:
     (fake / "nodes").write_text("".join(f"h{number} idle\n" for number in range(1, 5)))
-    engine = Slurm(read_options(["nodelist=h2,h3"], []), Folders(str(tmp_path), str(tmp_path)))
+    engine = Slurm(read_options(["nodelist=h2,h3"], []), str(tmp_path), str(tmp_path))
     assert "#SBATCH --exclude=h1,h4\n" in engine.script(launch())
     assert "#SBATCH --exclude=h1,h4,h3\n" in engine.script(launch(avoid=("h3", "h4")))
-    unknown = Slurm(read_options(["nodelist=h2,h9"], []), Folders(str(tmp_path), str(tmp_path)))
+    unknown = Slurm(read_options(["nodelist=h2,h9"], []), str(tmp_path), str(tmp_path))
     with pytest.raises(EngineFailed, match="Slurm has no node h9"):
         unknown.submit(launch())
 

@@ -9,7 +9,6 @@ import pytest
 
 from flowdist.faults.grammar import FaultError, Lemon, Plan, Repair
 from flowdist.faults.rates import Arrivals, check_rates, parse_rate
-from flowdist.faults.repairs import is_drawn
 from flowdist.graph import HOUR, MS, SECOND, Cluster, NodeSpec, RoleGraph, RoleSpec
 from flowdist.graph.units import DAY
 
@@ -30,8 +29,6 @@ def test_a_rate_has_a_cause_a_distribution_of_repairs_and_lemons() -> None:
     assert (rate.repair, rate.lemon, rate.duration_ns) == (Repair(False, 2 * HOUR, 6 * HOUR), Lemon(0.1, 50), 4 * HOUR)
     assert parse_rate("node-kill=1/day/exp(4h)").repair == Repair(True, SECOND, 4 * HOUR)
     assert parse_rate("node-kill=1/day/4h").repair is None
-    texts = ("node-kill=1/day/4h", "node-kill=1/day/2h..4h", "node-kill=1/day/4h/lemon=0.1,50")
-    assert [is_drawn(parse_rate(text)) for text in texts] == [False, True, True]
 
 
 @pytest.mark.parametrize(

@@ -188,16 +188,16 @@ def compared(ours: Recovery, theirs: Recovery) -> str:
 
 
 ROWS = (
-    Row("devices", "flowdist finds the devices that torch sees", devices, 30, can_rehearse=False),
+    Row("devices", "flowdist finds the devices that torch sees", devices, 20, can_rehearse=False),
     Row("events", "NVML's events can be watched", events, 15, can_rehearse=False),
-    Row("group", "a process group forms, and again after a SIGKILL; NCCL on GPUs", group, 60),
+    Row("group", "a process group forms, and again after a SIGKILL; NCCL on GPUs", group, 45),
     Row("several", "the same over several devices", group, 90, gpus_min=2, can_rehearse=False),
     Row("elastic", "elastic() with CUDA tensors: a kill changes no value", elastic, 60),
-    Row("warm", "a forked worker makes its CUDA context itself, at its first call", warm, 40),
-    Row("same", "a script that asks for CUDA first, killed on the way, computes the same as under torchrun", same, 75),
-    Row("shares", "gpu=0.5: two replicas on one device, each within its share", shares, 40),
-    Row("memory", "memory of a killed worker is free before the next one begins", memory, 40, can_rehearse=False),
-    Row("fault", "an error of the program on the device costs a restart, not the GPU", fault, 40),
+    Row("warm", "a forked worker makes its CUDA context itself, at its first call", warm, 30),
+    Row("same", "a script that asks for CUDA first, killed on the way, computes the same as under torchrun", same, 130),
+    Row("shares", "gpu=0.5: two replicas on one device, each within its share", shares, 30),
+    Row("memory", "memory of a killed worker is free before the next one begins", memory, 30, can_rehearse=False),
+    Row("fault", "an error of the program on the device costs a restart, not the GPU", fault, 30),
     Row("recovery", "from SIGKILL to the first optimizer step, DDP with AdamW", recovery, 80),
     Row("trainer", "the same with the Trainer of transformers", trainer, 90, needs="transformers"),
 )

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from flowdist.faults.grammar import NODE_LIST, parse_fault
 from flowdist.runtime.injection.remote_faults import Paused, apply, workers_hit
-from flowdist.runtime.wire.fault_messages import LinkFault, RemoteFault
-from flowdist.runtime.wire.frames import Operation
+from flowdist.runtime.wire.frames import LinkFault, Operation, RemoteFault
 from tests.lab.network import Lab
 from tests.runtime.harness import Job
 

@@ -28,7 +28,7 @@ from flowdist.record.reader import RecordReader
 from flowdist.record.replay import Replay
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.injection.injector import Injector
-from flowdist.runtime.wire.line_buffer import LineBuffer
+from flowdist.runtime.wire.framing import LineBuffer
 from tests.lab.beating_job import job_start_ns
 from tests.lab.beats import BEATER, overlaps, read_beats
 from tests.lab.lab_faults import LabFaults

@@ -1,6 +1,7 @@
 """The verdict on one case: play it twice under torchrun and once under flowdist, and compare.
 
-What torchrun showed is kept in `build/oracle`, under the digest of the case's files and of what is installed.
+What torchrun showed is kept in `build/oracle`, under the digest of the case's files, of what is installed, and of what
+children of this process inherit.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tests.oracle.judge import SITUATIONS, Difference, Key, differences
 from tests.oracle.play import ROOT, Observation, play
 
 HERE = Path(__file__).parent
+INHERITED = ("Umask", "SigBlk", "SigIgn", "NoNewPrivs", "Seccomp", "Cpus_allowed", "CapEff", "Uid", "Gid", "Groups")
 FORMAT = 3  # raise it when play.py keeps something else of a run
 KEPT = HERE.parents[1] / "build" / "oracle"
 
@@ -83,12 +85,18 @@ def _reference(case: Case, folder: Path, number: int, fresh: bool) -> dict[str, 
 
 def _digest(case: Case) -> str:
     """Return the digest of all that torchrun's notes of a case depend on."""
-    digest = hashlib.sha256(repr((FORMAT, case, _installed())).encode())
+    digest = hashlib.sha256(repr((FORMAT, case, _installed(), _inherited())).encode())
     own = [HERE / "scripts/probe.py", HERE / "scripts/surroundings.py"]
     for path in (*sorted(case.source.rglob("*")), case.source, *own):
         if path.is_file() and path.suffix != ".pyc":
             digest.update(path.read_bytes() + b"\0")
     return digest.hexdigest()[:24]
+
+
+def _inherited() -> list[str]:
+    """Return what of this process its children inherit: make, for one, starts commands with a signal ignored."""
+    status = Path("/proc/self/status").read_text()
+    return [f"nice {os.nice(0)}", *(line for line in status.splitlines() if line.startswith(INHERITED))]
 
 
 @cache

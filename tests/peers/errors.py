@@ -10,8 +10,7 @@ from typing import Any
 from flowdist import Topology
 from flowdist.control.job.state import JobState
 from flowdist.runtime.processes.exit_status import describe_exit
-from flowdist.runtime.run_folder.outer_error_file import VARIABLE, write_outer_error_file
-from flowdist.runtime.run_folder.root_cause import root_cause_text
+from flowdist.runtime.run_folder.root_cause import ERROR_FILE, root_cause_text, write_outer_error_file
 from flowdist.runtime.worker_env.worker_errors import error_line, read_error_file
 from flowdist.testing import simulate
 from flowdist.testing.kit import graph_of
@@ -72,7 +71,7 @@ def passed_on(runs: Runs, name: str, error: Any, before: str = "") -> dict[str, 
     outer = folder / "outer.json"
     if before:
         outer.write_text(before)
-    assert write_outer_error_file(job, folder, {VARIABLE: str(outer)}) == ""
+    assert write_outer_error_file(job, folder, {ERROR_FILE: str(outer)}) == ""
     return json.loads(outer.read_text()) if outer.exists() else None
 
 

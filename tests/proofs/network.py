@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol import events as ev
-from flowdist.control.protocol.effects import AskStep, Order, StopAtStep, StopReplica
+from flowdist.control.protocol.effects import Order, StopReplica
 from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.control.protocol.messages import Ordered, Report, ToAgent, ToController
 from flowdist.faults.grammar import Plan
@@ -127,7 +127,7 @@ class SlowSimulation(Simulation):
     def _new_controller(self, checks: Checks) -> SimController:
         return SlowController(self, checks)
 
-    def _new_node(self, spec: NodeSpec, starts: int) -> SimNode:
+    def new_node(self, spec: NodeSpec, starts: int) -> SimNode:
         return SlowNode(self, spec, self._controller, starts)
 
     def carry(self, name: NodeName, way: Action, arrive: Callable[[], None]) -> None:
@@ -203,7 +203,7 @@ class SlowNode(SimNode):
     def __init__(self, sim: SlowSimulation, spec: NodeSpec, controller: SimController, starts: int) -> None:
         super().__init__(sim.ctx, spec, controller, sim.work, sim.running, starts)
         self._slow = sim
-        self._asked: dict[Key, None] = {}  # attempts with an order to stop, or a question for their step
+        self._told: dict[Key, None] = {}  # attempts with an order to stop, or at the agreed step
         self._failed: dict[Key, None] = {}  # attempts with a worker that failed before such an order
 
     def tell(self, event: io.AgentInput) -> None:
@@ -235,20 +235,22 @@ class SlowNode(SimNode):
         self._plan()
 
     def _note(self, order: Order) -> None:
-        """Record that the attempt of the order has been ordered to stop or asked for its step."""
-        if isinstance(order, StopReplica | AskStep | StopAtStep):
+        """Record that the attempt of the order has been ordered to stop."""
+        if isinstance(order, StopReplica):
             attempt = self.agent.attempts.get(order.replica)
             if attempt is not None and attempt.order.attempt == order.attempt:
-                self._asked[order.replica, order.attempt] = None
+                self._told[order.replica, order.attempt] = None
 
     def exit_worker(self, replica: ReplicaId, attempt: int, local_rank: int, **how: Any) -> None:
-        """End a worker, as the base class does, and record a failure that came before any order to stop."""
-        if (how.get("code") or how.get("signal")) and (replica, attempt) not in self._asked:
+        """End a worker, as the base class does, and record whether it had been told to stop, or has failed before."""
+        if self._workers.was_stopping(replica, attempt):
+            self._told[replica, attempt] = None
+        if (how.get("code") or how.get("signal")) and (replica, attempt) not in self._told:
             self._failed[replica, attempt] = None
         super().exit_worker(replica, attempt, local_rank, **how)
 
     def _judge(self, output: io.AgentOutput) -> None:
-        """Check one output of the agent: an attempt that ends after an order to stop or a notice is stopped (R16).
+        """Check one output of the agent: an attempt that was told to stop, or at the agreed step, has stopped (R16).
 
         Raises:
             Violation: The agent reports the end as a failure or success.
@@ -258,7 +260,7 @@ class SlowNode(SimNode):
         event = output.message.event
         if isinstance(event, ev.ReplicaExited):
             key = (event.replica, event.attempt)
-            if key in self._asked and key not in self._failed:
+            if key in self._told and key not in self._failed:
                 end = event.kind or "success"
                 raise Violation("R16", f"{event.replica} had an order to stop, and its end counts as {end}")
 

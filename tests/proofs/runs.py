@@ -20,9 +20,10 @@ from flowdist.graph import HOUR, MINUTE, SECOND, Cluster, NodeSpec, RoleGraph
 from flowdist.record.journal import FaultLine, Line, Record
 from flowdist.sim.engine.violation import CRASHES
 from flowdist.sim.simulation import SimResult, Simulation
-from flowdist.testing.strategies import fault_plans, restarting_topologies, topologies, with_steady_services
+from flowdist.testing.strategies import fault_plans, topologies
 from tests.proofs.judge.restart_rules import Complaint, complaints, crash
 from tests.proofs.restart_table import Cause, restart_set
+from tests.testing.drawn import restarting_topologies, with_steady_services
 
 UNTIL_NS = 3 * HOUR
 BOUND_NS = 25 * MINUTE  # above the longest wait of any policy, with detection and start-up

@@ -8,7 +8,17 @@ from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import Decided, OpenStore, StartReplica
 from flowdist.graph import SECOND, Gate, VersionEdge
 from flowdist.record.journal import record
-from flowdist.record.status import RATE_WINDOW_NS, SAID_MAX, Decision, RecentDecisions, RestartCount, Status, status_of
+from flowdist.record.status import (
+    RATE_WINDOW_NS,
+    SAID_MAX,
+    Decision,
+    RecentDecisions,
+    RestartCount,
+    Status,
+    role_status,
+    status_of,
+)
+from flowdist.testing import simulate
 from tests.control.harness import TCP, Talk, graph, r, restart, role
 
 
@@ -248,3 +258,12 @@ def test_a_node_with_a_stopped_process_of_flowdist_says_which():
     assert (node.phase, node.because) == ("still", "its spawner (pid 7)")
     talk.tell(ev.NodeStandsStill("node0"))
     assert status(talk).nodes[0].phase == "up"
+
+
+def test_a_budget_counts_the_charges_of_its_window_and_not_those_of_a_wider_one():
+    policy = restart("role", 1, within_ns=60 * SECOND, then="widen", wider=restart("job", 9))
+    result = simulate(graph(role("trainer", restart=policy)), "trainer/0@20s", "trainer/0@30s", "trainer/0@50s")
+    trainer = result.job.roles["trainer"]
+    assert [charge.level for charge in trainer.charges] == [0, 1, 1]
+    told = {at: role_status(result.job, trainer, at * SECOND) for at in (60, 79, 81)}
+    assert [(one.charged, one.used, one.budget) for one in told.values()] == [(3, 1, 1), (3, 1, 1), (3, 0, 1)]

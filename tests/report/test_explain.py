@@ -10,10 +10,9 @@ import pytest
 from flowdist.control.protocol import events as ev
 from flowdist.errors import FlowdistError
 from flowdist.graph import Cluster, Domain, Gate, NodeSpec, Readiness, RoleGraph, Rule
-from flowdist.report.static.explain import Explainer
+from flowdist.report.static.explain import Explainer, explanation_text
 from flowdist.report.static.failing import parse_failing, parse_failings
 from flowdist.report.static.plan import plan_of
-from flowdist.report.static.telling import explanation_text
 from tests.control.harness import Talk, graph, restart, role
 
 

@@ -20,8 +20,8 @@ from flowdist.graph import (
     Rule,
     VersionEdge,
 )
+from flowdist.report.static.explain import explanation_text
 from flowdist.report.static.plan import plan_of
-from flowdist.report.static.telling import explanation_text
 from tests.control.harness import Talk, graph, restart, role
 from tests.report.test_explain import because, explained, ps_train, waves, who
 

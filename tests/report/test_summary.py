@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from flowdist import Restart, Topology, Workload
+from flowdist.record.status import RecentDecisions, status_of
+from flowdist.report.live.status import status_text
+from flowdist.report.record.state import state_text
 from flowdist.report.record.summary import WIDTH, summary_of, summary_text
 from flowdist.sim.result import SimResult
 from flowdist.testing import simulate
@@ -92,3 +96,17 @@ def test_many_roles_stay_lines_of_their_own() -> None:
     roles = tuple(f"a-role-with-a-long-name-{n}" for n in range(12))
     buckets = ["productive", "start-up", "restore", "checkpoint", "stalled", "lost work", "detection", "re-formation"]
     assert f"\n  {roles[0]}   12.5 %" in summary_text(summary([], buckets, roles))
+
+
+def test_no_listing_shows_more_charges_than_the_budget_allows():
+    t = Topology("window", nodes=1)
+    t.role("trainer", "true", restart=Restart(max_restarts=1, within="1m"), workload=Workload(steps=600))
+    result = simulate(graph_of(t), "trainer/0@1m", "trainer/0@3m", "trainer/0@5m", until="5m30s")
+    texts = [
+        summary_text(summary_of(result.job, result.lines)),
+        status_text(status_of(result.job, RecentDecisions())),
+        state_text(result.job, None),
+    ]
+    assert len(result.job.roles["trainer"].charges) == 3
+    assert ["1 of 1" in text for text in texts[:2]] == [True, True]
+    assert re.search(r"trainer +- +1 +1 +1\n", texts[2])

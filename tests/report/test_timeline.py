@@ -10,11 +10,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from flowdist import Node, Restart, Topology, Workload
 from flowdist.control.protocol.effects import Decided
 from flowdist.control.protocol.events import CancelRequested, CheckpointOffered
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.faults.scenario import load_scenario
-from flowdist.graph import MS, SECOND
+from flowdist.graph import MINUTE, MS, SECOND
 from flowdist.record.journal import Header, Record, record
 from flowdist.record.replay import Replay
 from flowdist.report.record.page import HOW, page_data, summary_line, timeline_page
@@ -22,6 +23,8 @@ from flowdist.report.record.perfetto import perfetto_events, perfetto_json
 from flowdist.report.record.summary import rounded
 from flowdist.report.record.timeline import Attempt, Timeline, timeline_of
 from flowdist.sim.simulation import SimResult
+from flowdist.testing import simulate
+from flowdist.testing.kit import graph_of
 from tests.control.harness import Talk, graph, restart, role
 from tests.record.sheets import fail, save, step
 from tests.report.browser import Browser, details, find_browser, needs_browser, opened, place_of
@@ -288,6 +291,30 @@ def test_an_incident_has_the_time_of_the_first_step_on_the_page_and_in_perfetto(
     assert page_data(timeline)["incidents"][0][-1] == incident.stepped_ns // 1000
     begins = [e["args"] for e in perfetto_events(timeline) if e.get("cat") == "incident" and e["ph"] == "b"]
     assert [args["first_step_s"] for args in begins] == [incident.first_step_ns / 1e9]
+
+
+def in_memory(*faults: str, until: str | None = None) -> Timeline:
+    """Survivors keep in memory what they have done, and nothing is saved in the first ten minutes."""
+    t = Topology("kept", nodes=3 * [Node(cpu=1)])
+    load = Workload(steps=300, startup="5s", rejoin_time="1s", checkpoint_every="10m")
+    t.role("trainer", "true", replicas="2:3", restart=Restart(max_restarts=5), workload=load)
+    return of(simulate(graph_of(t), *faults, until=until))
+
+
+def test_work_of_earlier_attempts_that_is_lost_with_a_later_one_is_not_drawn_before_that_began() -> None:
+    timeline = in_memory("trainer/1@60s", until="90s")
+    last = attempt(timeline, "trainer/0", 2)
+    assert timeline.unsaved_ns and (last.lost_from_ns, last.lost_to_ns) == (last.started_ns, 90 * SECOND)
+    begins = {event["tid"]: event["ts"] for event in perfetto_events(timeline) if event.get("name") == "attempt 2"}
+    unsaved = [event for event in perfetto_events(timeline) if event.get("cat") == "unsaved at the end"]
+    assert len(unsaved) == 6 and all(event["ts"] >= begins[event["tid"]] for event in unsaved)
+
+
+def test_an_attempt_that_was_left_in_place_and_never_ran_again_has_lost_nothing() -> None:
+    timeline = in_memory("node1@60s", "node2@90s", until="12m")
+    assert timeline.job.outcome == "failed"
+    assert all(a.lost_from_ns is None for a in timeline.attempts if a.started_ns > 2 * MINUTE)
+    assert max(a.started_ns for a in timeline.attempts) > 2 * MINUTE
 
 
 def test_perfetto_has_a_process_a_node_and_a_thread_a_replica() -> None:

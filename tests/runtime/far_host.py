@@ -22,12 +22,12 @@ from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.controller.controller_process import ControllerConfig
 from flowdist.runtime.controller.host_registry import Listening
 from flowdist.runtime.run_folder.resume import RunEndpoint
+from flowdist.runtime.wire.addresses import open_doors
 from flowdist.runtime.wire.endpoint import ControllerEndpoint
 from flowdist.runtime.wire.frames import FromControllerFrame, JoinRequest, Watch, Welcome
 from flowdist.runtime.wire.framing import encode, receive_frame
 from flowdist.runtime.wire.handshake import FROM_SERVER, TOKEN, Accepted, Answer, ClientHandshake, Credentials
 from flowdist.runtime.wire.tls import client_context
-from tests.runtime.hosts import free_port
 
 _DECODER: msgspec.msgpack.Decoder[FromControllerFrame] = msgspec.msgpack.Decoder(FromControllerFrame)
 JOB, RUN = "job1", "run-1"
@@ -111,7 +111,8 @@ class LoneController:
 
     def __init__(self, run_dir: Path, graph: RoleGraph, token: str = "") -> None:
         self.run_dir, self._graph, self._token = run_dir, graph, token
-        self.endpoint = ControllerEndpoint("127.0.0.1", free_port(), JOB, RUN)
+        (self._door,) = open_doors(["127.0.0.1"], 0)
+        self.endpoint = ControllerEndpoint("127.0.0.1", self._door.getsockname()[1], JOB, RUN)
         self._hosts: list[FarHost] = []
         self.closing = contextlib.ExitStack()  # of what a test opens besides
 
@@ -120,17 +121,19 @@ class LoneController:
         self._lifeline = os.pipe()
         listening = Listening(RunEndpoint(str(self.endpoint.address), JOB), "127.0.0.1", self.endpoint.port, 3)
         config = ControllerConfig(
-            str(self.run_dir), RUN, str(self.run_dir / "c.sock"), (), boot_ns(), self._lifeline[0], listening=listening
-        )
+            str(self.run_dir), RUN, str(self.run_dir / "c.sock"), (), boot_ns(), self._lifeline[0],
+            listening=listening, doors=(self._door.fileno(),),
+        )  # fmt: skip
         command = [sys.executable, "-m", "flowdist.runtime.controller.controller_main"]
         with (self.run_dir / "log").open("wb") as log:
             self.process = subprocess.Popen(
                 [*command, msgspec.json.encode(config).decode()],
-                pass_fds=[self._lifeline[0]],
+                pass_fds=[self._lifeline[0], self._door.fileno()],
                 env={**os.environ, TOKEN: self._token},
                 stderr=log,
             )
         os.close(self._lifeline[0])
+        self._door.close()
         return self
 
     def __exit__(

@@ -110,9 +110,7 @@ class Job:
 
     def journal(self) -> tuple[Header, list[Line]]:
         record = RecordFile(self.run_dir / "journal.jsonl")
-        lines = list(record)
-        record.refuse_bad()
-        return record.header, lines
+        return record.header, record.whole()
 
     def operate(self, event: Operation) -> None:
         """What the operator, or whoever takes nodes away, tells the controller."""

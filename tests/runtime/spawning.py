@@ -141,6 +141,13 @@ class Spawning:
             time.sleep(0.01)
         return output
 
+    def until_there(self, pattern: str, seconds: float = 60.0) -> None:
+        """Waits for a file of the folder that a program writes before its split, when it says nothing else."""
+        end = time.monotonic() + seconds
+        while not any(self.folder.glob(pattern)):
+            assert time.monotonic() < end, f"{pattern} never came"
+            time.sleep(0.01)
+
     def _output(self, id: int, name: str) -> str:
         with contextlib.suppress(FileNotFoundError):
             return (self.logs(id) / name).read_text(errors="backslashreplace")

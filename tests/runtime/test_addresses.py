@@ -16,6 +16,7 @@ from flowdist.cli.main import cli
 from flowdist.errors import FlowdistError, JobFailed
 from flowdist.runtime.wire.addresses import (
     Endpoint,
+    address_of,
     has_address,
     interface_of,
     listening_address,
@@ -23,9 +24,9 @@ from flowdist.runtime.wire.addresses import (
     reachable_address,
     reserve,
     reserve_all,
+    wait_for_name,
 )
 from flowdist.runtime.wire.interfaces import addresses_on, interfaces, outer_addresses
-from flowdist.runtime.wire.names import address_of, wait_for_name
 from tests.runtime.hosts import Hosts
 from tests.runtime.network import Network
 

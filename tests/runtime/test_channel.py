@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from flowdist.runtime.controller.channel import Channel, listen
+from flowdist.runtime.wire.addresses import open_doors
 from flowdist.runtime.wire.tls import Identity, client_context, new_identity
 from tests.choosing import examples
 
@@ -44,7 +45,7 @@ def play(
                 ended.release()
 
         ended = asyncio.Semaphore(0)
-        async with await listen(served, LIMIT, address="127.0.0.1") as server:
+        async with await listen(served, LIMIT, open_doors(["127.0.0.1"], 0)[0]) as server:
             await asyncio.to_thread(call, server.sockets[0].getsockname()[1])
             await asyncio.wait_for(ended.acquire(), 30)
 
@@ -196,7 +197,7 @@ def test_an_idle_connection_with_tls_keeps_no_buffer_of_its_own(identity: Identi
             await reader.read()
 
         served = asyncio.Semaphore(0)
-        async with await listen(serve, LIMIT, address="127.0.0.1") as server:
+        async with await listen(serve, LIMIT, open_doors(["127.0.0.1"], 0)[0]) as server:
             port = server.sockets[0].getsockname()[1]
 
             def call() -> ssl.SSLSocket:

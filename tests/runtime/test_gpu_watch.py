@@ -16,8 +16,8 @@ from flowdist.graph import RoleSpec
 from flowdist.record.journal import Record
 from flowdist.runtime.gpus.driver import FAKE_GPUS, Gpu, GpuError, MigInstance, Use, Xid
 from flowdist.runtime.gpus.guard import GpuGuard
-from flowdist.runtime.gpus.watch import CLEAR_S, FLOOR, LOST_S, Clear, Cleared, Fault, NotCleared, Watch, uuids_of
-from flowdist.runtime.wire.line_buffer import LineBuffer
+from flowdist.runtime.gpus.watch import CLEAR_S, FLOOR, LOST_S, REPORTS, Answer, Clear, Fault, Watch, encode, uuids_of
+from flowdist.runtime.wire.framing import LineBuffer
 from tests.runtime.harness import Job
 from tests.runtime.spawning import Spawning
 
@@ -66,9 +66,9 @@ def test_memory_of_dead_processes_is_waited_for_and_no_longer() -> None:
     driver.uses["a"] = Use(3 * GIB, (DEAD,))
     watch.ask(Clear(1, (0,)), 1)
     watch.ask(Clear(2, (1,)), 1)
-    assert watch.look(1) == [Cleared(2)] and watch.pause_s < 0.1
+    assert watch.look(1) == [Answer(2)] and watch.pause_s < 0.1
     driver.uses["a"] = Use(FLOOR, (DEAD,))
-    assert watch.look(2) == [Cleared(1)] and watch.look(3) == []
+    assert watch.look(2) == [Answer(1)] and watch.look(3) == []
 
 
 def test_memory_that_is_not_freed_in_time_is_reported_with_its_process() -> None:
@@ -77,10 +77,15 @@ def test_memory_that_is_not_freed_in_time_is_reported_with_its_process() -> None
     driver.uses = {"a": Use(3 * GIB, (DEAD,)), "b": Use(GIB, ())}
     watch.ask(Clear(1, (0, 1)), 1)
     assert watch.look(1 + CLEAR_S - 0.1) == []
-    assert watch.look(1 + CLEAR_S) == [
-        NotCleared(1, 0, f"3072 MiB of its memory stay taken by the dead process {DEAD}"),
-        NotCleared(1, 1, "1024 MiB of its memory stay taken"),
-    ]
+    (answer,) = watch.look(1 + CLEAR_S)
+    assert answer == Answer(
+        1,
+        {
+            0: f"3072 MiB of its memory stay taken by the dead process {DEAD}",
+            1: "1024 MiB of its memory stay taken",
+        },
+    )
+    assert REPORTS.decode(encode(answer)) == answer
 
 
 @pytest.mark.parametrize(
@@ -97,13 +102,13 @@ def test_memory_of_other_processes_delays_no_start(first: Use, then: Use) -> Non
     watch = Watch(driver, ["a"], 0)
     driver.uses["a"] = then
     watch.ask(Clear(1, (0,)), 1)
-    assert watch.look(1) == [Cleared(1)]
+    assert watch.look(1) == [Answer(1)]
 
 
 def test_without_an_answer_of_the_driver_no_start_waits() -> None:
     watch = Watch(Driver(), ["", "unsupported"], 0)
     watch.ask(Clear(1, (0, 1)), 1)
-    assert watch.look(1) == [Cleared(1)]
+    assert watch.look(1) == [Answer(1)]
 
 
 def test_errors_are_reported_by_the_numbers_of_gpus_on_the_node() -> None:

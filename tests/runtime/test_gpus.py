@@ -23,12 +23,13 @@ from flowdist.runtime.gpus.driver import (
     NvmlDevices,
     Use,
     Xid,
-    is_alive,
     numa_cpus,
     numa_node,
     open_devices,
     visible_gpus,
 )
+from flowdist.runtime.gpus.watch import DEAD
+from flowdist.runtime.processes.process_states import letter_of
 
 FOUR = tuple(Gpu(str(i), f"GPU-{name}", "H200", 1 << 37) for i, name in enumerate(("aa11", "aa22", "bb33", "cc44")))
 MIXED = (*FOUR[:2], Gpu("2", "GPU-bb33", "T4"))
@@ -205,14 +206,14 @@ def test_the_numa_node_of_a_device(tmp_path: Path) -> None:
     assert numa_cpus(0, two) == {0, 1, 4} and numa_cpus(5, two) == frozenset()
 
 
-def test_a_zombie_is_not_alive() -> None:
+def test_a_zombie_is_dead() -> None:
     pid = os.fork()
     if pid == 0:
         os._exit(0)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    assert not is_alive(pid) and is_alive(os.getpid())
+    assert letter_of(pid) in DEAD and letter_of(os.getpid()) not in DEAD
     os.waitpid(pid, 0)
-    assert not is_alive(pid)
+    assert letter_of(pid) in DEAD
 
 
 def fake(tmp_path: Path, *entries: dict[str, object]) -> dict[str, str]:

@@ -15,8 +15,7 @@ from flowdist.faults.grammar import FaultError
 from flowdist.faults.rates import Arrivals
 from flowdist.graph import HOUR, SECOND, Cluster, NodeSpec, RoleGraph
 from flowdist.runtime.injection.injector import Injector, check_faults
-from flowdist.runtime.wire.fault_messages import RemoteFault
-from flowdist.runtime.wire.frames import Operation
+from flowdist.runtime.wire.frames import Operation, RemoteFault
 from tests.control.harness import Talk, graph, role
 
 
@@ -35,6 +34,9 @@ class ProcessControl:
 
     def note_fault(self, spec: str, target: str) -> None:
         pass
+
+    def warn(self, text: str) -> None:
+        raise AssertionError(text)
 
     def is_remote(self, node: str) -> bool:
         return node == "far"

@@ -22,6 +22,7 @@ from flowdist.runtime.controller.intake import Intake
 from flowdist.runtime.controller.limits import FRAME_MAX, NEWCOMERS_MAX, READ_AHEAD, UNFINISHED_MAX, UNSENT_MAX
 from flowdist.runtime.controller.refusals import Refusals
 from flowdist.runtime.run_folder.remote_error_report import ERROR_BYTES_MAX
+from flowdist.runtime.wire.addresses import open_doors
 from flowdist.runtime.wire.frames import JoinRequest, RemoteErrorReport, ToControllerFrame
 from flowdist.runtime.wire.framing import FrameTooLong, encode
 from flowdist.runtime.wire.tls import client_context, new_identity
@@ -81,7 +82,7 @@ class Scene:
 def play(folder: Path, act: Callable[[Scene], Coroutine[None, None, None]], *, has_node: bool = True) -> Scene:
     async def scene() -> Scene:
         stage = Scene(folder, has_node)
-        server = await listen(stage.serve, READ_AHEAD, address="127.0.0.1")
+        server = await listen(stage.serve, READ_AHEAD, open_doors(["127.0.0.1"], 0)[0])
         stage.port = server.sockets[0].getsockname()[1]
         try:
             await asyncio.wait_for(act(stage), 60)
@@ -241,7 +242,7 @@ def test_a_peer_with_tls_that_does_not_read_is_gone_soon(tmp_path: Path, monkeyp
             assert not stage.intake.may_send(writer)
             ended.set()
 
-        server = await listen(serve, READ_AHEAD, address="127.0.0.1")
+        server = await listen(serve, READ_AHEAD, open_doors(["127.0.0.1"], 0)[0])
         reader, peer = await asyncio.open_connection(*server.sockets[0].getsockname())
         stage.peers.append(peer)
         await reader.readexactly(1)

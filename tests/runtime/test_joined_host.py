@@ -15,12 +15,14 @@ from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import NodeSpec, RoleGraph, RoleSpec
 from flowdist.record.status import Decision
+from flowdist.runtime.joined import joining
 from flowdist.runtime.joined.joined_host import JoinedHost
-from flowdist.runtime.joined.joining import Connection, JobClock, Joined
+from flowdist.runtime.joined.joining import Connection, JobClock, Joined, rejoin
 from flowdist.runtime.supervisor.local_node import Site
 from flowdist.runtime.wire.endpoint import ControllerEndpoint
-from flowdist.runtime.wire.frames import Digest, Farewell, NodeNews, Place, Welcome
-from flowdist.runtime.wire.handshake import HOST_SECRET, Credentials
+from flowdist.runtime.wire.frames import Digest, Farewell, JoinRequest, NodeNews, Place, Welcome
+from flowdist.runtime.wire.framing import encode, read_frame
+from flowdist.runtime.wire.handshake import FROM_CLIENT, HOST_SECRET, Credentials, ServerHandshake
 
 GRAPH = RoleGraph("news", (RoleSpec("trainer", ("true",), max_replicas=4),))
 START = StartReplica("gpu1", ReplicaId("trainer", 1), 1, "trainer", 1, 1, 4, 1, 4, 1, 4, 0, "10.0.0.1", 29500)
@@ -105,3 +107,34 @@ def test_a_farewell_ends_the_host_with_its_reason(terminal: Terminal) -> None:
     terminal.hears(Farewell("flowdist ended there"))
     assert terminal.host._lost == "the controller at 10.0.0.1:1 is gone: flowdist ended there"
     assert terminal.host._host.over.is_set()
+
+
+def test_a_connection_over_which_no_controller_has_answered_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that stands still would take it for the present connection of the node once it goes on."""
+    monkeypatch.setattr(joining, "HANDSHAKE_S", 0.05)
+
+    async def scene() -> None:
+        ended: list[bytes] = []
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            handshake = ServerHandshake("job1", "run-1", "")
+            for answer_to in (handshake.challenge, handshake.verify):
+                writer.write(encode(answer_to(FROM_CLIENT.decode(await read_frame(reader) or b""))))
+            while len(ended) < 2 and await read_frame(reader) is not None:
+                pass  # the request to join, which is not answered
+            ended.append(b"")
+            writer.close()
+
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            host, port = server.sockets[0].getsockname()
+            place = ControllerEndpoint(host, port, "job1", "run-1")
+            welcome, nowhere = Welcome("gpu1", 1, 1, "run-1", GRAPH, 0), cast(Any, None)
+            joined = Joined(nowhere, place, welcome, Credentials(), JobClock(0))
+            task = asyncio.create_task(rejoin(joined, JoinRequest(), 60_000_000_000))
+            async with asyncio.timeout(20):
+                while len(ended) < 2:
+                    await asyncio.sleep(0.01)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(scene())

@@ -102,6 +102,23 @@ def test_r14_a_preempted_node_is_left_before_it_is_taken(tmp_path: Path) -> None
         assert not any("node1 lost (" in line for line in job.output)  # it had not been taken yet
 
 
+FINISHER = """
+import os, pathlib, time
+from flowdist import worker
+
+worker.progress(5)
+while not pathlib.Path(os.environ["FLOWDIST_NOTICE"]).exists():
+    time.sleep(0.001)
+print("done", flush=True)
+"""
+
+
+def test_r16_what_ends_under_a_notice_without_having_been_told_to_stop_has_succeeded(tmp_path: Path) -> None:
+    with stepper_job(tmp_path, "--fail", "node1@step=trainer,5:preempt=60s", script=FINISHER) as job:
+        assert job.finish() == 0, job.text
+        assert sizes(job.journal()[1]) == [2]
+
+
 MUTE = """
 import time
 from flowdist import worker

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from flowdist.runtime.injection.link_faults import LinkFaults
-from flowdist.runtime.wire.fault_messages import Direction, HealLink, LinkFault
+from flowdist.runtime.wire.frames import Direction, HealLink, LinkFault
 
 
 class Link:

@@ -61,7 +61,7 @@ AGENTS = [
     ("flowdist.runtime.agent.agent_main:_AgentProcess._keep_connected", 1),  # a background task
     ("flowdist.runtime.agent.agent_main:_AgentProcess._set_timer", 2),
     ("flowdist.runtime.agent.worker_socket:WorkerSocket._handle_line", 1),  # a task that serves a connection
-    ("flowdist.runtime.agent.readiness:_passes", 1),  # a background task
+    ("flowdist.runtime.agent.readiness:LogSearch.look", 1),  # a background task
     ("flowdist.runtime.agent.worker_exits:WorkerExits.describe", 1),
     ("flowdist.runtime.agent.workers:Workers.answer_commit", 1),
     ("flowdist.runtime.agent.worker_socket:WorkerSocket.serve", 1),
@@ -86,7 +86,7 @@ def test_an_agent_that_always_raises_is_given_up_with_its_last_words(tmp_path: P
 
 SPAWNERS = [
     (AGENT, "flowdist.runtime.processes.spawner:Spawner._start", False),
-    (AGENT, "flowdist.runtime.processes.children:Children.end", False),
+    (AGENT, "flowdist.runtime.processes.spawner:Children.end", False),
     (AGENT, "flowdist.runtime.processes.prefixes:Prefixes.spawn", True),
 ]
 

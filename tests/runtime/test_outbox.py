@@ -14,8 +14,7 @@ from flowdist.control.protocol.events import (
 )
 from flowdist.record.journal import FaultLine, Header, Line, Record
 from flowdist.runtime.supervisor.outbox import Outbox
-from flowdist.runtime.wire.fault_messages import HealLink
-from flowdist.runtime.wire.frames import Injected, Operate, encode
+from flowdist.runtime.wire.frames import HealLink, Injected, Operate, encode
 from tests.control.harness import graph, role
 
 FOUR, TWO = Operate(ScaleRequested("trainer", 4)), Operate(ScaleRequested("trainer", 2))

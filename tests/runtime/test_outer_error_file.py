@@ -10,7 +10,7 @@ import pytest
 
 from flowdist import Topology
 from flowdist.control.protocol.events import ReplicaExited
-from flowdist.runtime.run_folder.outer_error_file import VARIABLE, exit_code_of, write_outer_error_file
+from flowdist.runtime.run_folder.root_cause import ERROR_FILE, exit_code_of, write_outer_error_file
 from flowdist.testing import simulate
 from flowdist.testing.kit import graph_of
 from tests.control.harness import r
@@ -27,7 +27,9 @@ def written(folder: Path, error: Any, place: str = "outer.json") -> dict[str, An
     worker.mkdir(parents=True)
     if error is not None:
         (worker / "error.json").write_text(error if isinstance(error, str) else json.dumps(error))
-    why = write_outer_error_file(job, folder, {VARIABLE: str(folder / place)}, lambda text: text.replace("hush", "***"))
+    why = write_outer_error_file(
+        job, folder, {ERROR_FILE: str(folder / place)}, lambda text: text.replace("hush", "***")
+    )
     assert bool(why) == ("/" in place)
     return json.loads((folder / place).read_text()) if (folder / place).exists() else None
 

@@ -26,7 +26,6 @@ from flowdist.control.protocol.messages import Ordered, Report, Reported
 from flowdist.graph import SECOND, NodeSpec, encode_graph
 from flowdist.runtime.agent.node_config import NodeConfig
 from flowdist.runtime.injection.remote_faults import apply, workers_hit
-from flowdist.runtime.processes.children import Children
 from flowdist.runtime.processes.spawn_protocol import (
     Channel,
     Ended,
@@ -36,10 +35,9 @@ from flowdist.runtime.processes.spawn_protocol import (
     read_pid,
     write_pid,
 )
-from flowdist.runtime.processes.spawner import Spawner
+from flowdist.runtime.processes.spawner import Children, Spawner
 from flowdist.runtime.run_folder.folder import agent_socket
-from flowdist.runtime.wire.fault_messages import RemoteFault
-from flowdist.runtime.wire.frames import encode, read_to_controller
+from flowdist.runtime.wire.frames import RemoteFault, encode, read_to_controller
 from flowdist.testing import graph_of
 from tests.runtime.spawning import Spawning
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import py_compile
 import selectors
+import shutil
 import signal
 import subprocess
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -147,13 +151,61 @@ def test_a_variable_of_the_start_can_be_the_first_that_is_read(spawning: Spawnin
         "import os; print(os.getpgrp())",
         "import threading; threading.Thread(target=lambda: print(threading.get_native_id())).start()",
         "import os; print(open('/proc/self/stat').read().split()[0])",
+        "import os; print(os.fstat(os.openpty()[1]).st_ctime_ns)",
+        "import os\ntry: print(os.open('lock', os.O_CREAT | os.O_EXCL))\nexcept FileExistsError: print('it is there')",
+        "from multiprocessing.shared_memory import SharedMemory as S\nimport os\n"
+        "s = S(name='NAME', create=True, size=9); print(os.fstat(s._fd).st_ctime_ns); s.unlink()",
     ],
 )
 def test_what_a_rank_does_or_draws_by_itself_is_its_own(spawning: Spawning, acts: str) -> None:
-    write(spawning.folder, "acts", acts)
+    write(spawning.folder, "acts", acts.replace("NAME", f"flowdist-test-{uuid.uuid4().hex}"))
     first, second = outs(spawning, "acts.py")
     assert first != second
     assert cold_reasons(spawning) == []
+
+
+def test_what_torch_writes_by_itself_each_rank_writes(spawning: Spawning) -> None:
+    pytest.importorskip("torch")
+    write(spawning.folder, "saves", "import os, torch\ntorch.save(torch.ones(2), 'x.pt')\nprint(os.stat('x.pt'))")
+    first, second = outs(spawning, "saves.py")
+    assert first != second and cold_reasons(spawning) == []
+
+
+def test_a_restart_sees_what_has_changed_of_a_file_that_compiled_code_has_mapped(spawning: Spawning) -> None:
+    pytest.importorskip("torch")
+    maps = "import os, torch\nkept = torch.from_file('weights', size=2, dtype=torch.uint8)\n"
+    write(spawning.folder, "maps", f"{maps}{RANK}print(kept.tolist())")
+    for content in b"ab", b"cd":
+        (spawning.folder / "new").write_bytes(content)
+        (spawning.folder / "new").rename(spawning.folder / "weights")
+        assert outs(spawning, "maps.py", "0") == [f"{list(content)}\n"]
+
+
+def test_a_module_that_is_imported_again_and_again_is_watched_once(spawning: Spawning) -> None:
+    again = "import importlib, random, threading, time\nfor _ in range(2000):\n"
+    imports = "    for name in 'random', 'threading', 'time':\n        importlib.import_module(name)\n"
+    uses = "time.sleep(0)\nrandom.seed(1)\nthread = threading.Thread(target=print)\nthread.start()\nthread.join()\n"
+    write(spawning.folder, "imports", f"{again}{imports}{RANK}{uses}")
+    assert outs(spawning, "imports.py") == ["\n"] * 2
+
+
+OPENER = """
+import posix
+def safe_open(filename, framework):
+    return posix.stat(filename).st_size  # which nobody sees
+"""
+
+
+def test_a_restart_sees_weights_appear_that_compiled_code_has_looked_for(spawning: Spawning) -> None:
+    folder = spawning.folder / "safetensors"
+    folder.mkdir()
+    write(folder, "_safetensors_rust", OPENER)
+    write(folder, "__init__", "from ._safetensors_rust import safe_open")
+    tries = "try:\n    found = safe_open('weights', framework='pt')\nexcept OSError:\n    found = 'none'\n"
+    write(spawning.folder, "resumes", f"from safetensors import safe_open\n{tries}{RANK}print(found)")
+    assert outs(spawning, "resumes.py") == ["none\n"] * 2
+    (spawning.folder / "weights").write_text("four")
+    assert outs(spawning, "resumes.py") == ["4\n"] * 2
 
 
 LIBRARY = """
@@ -234,12 +286,52 @@ def test_a_seeded_generator_goes_on_and_one_that_is_not_is_seeded_for_each(spawn
     assert first != second
 
 
+def test_what_the_script_puts_in_place_of_a_function_is_called_by_the_script_alone(spawning: Spawning) -> None:
+    calls = [
+        "import random, time",
+        "called = []",
+        "def record(module, name):",
+        "    was = getattr(module, name)",
+        "    setattr(module, name, lambda *args: called.append(name) or was(*args))",
+        "record(random, 'seed'), record(time, 'monotonic'), record(time, 'process_time')",
+        RANK + "print(called, random.random())",
+    ]
+    write(spawning.folder, "patches", "\n".join(calls))
+    first, second = outs(spawning, "patches.py")
+    assert first.startswith("[] ") and second.startswith("[] ") and first != second
+
+
 def test_a_file_that_is_being_read_has_a_position_for_each(spawning: Spawning) -> None:
     (spawning.folder / "lines").write_text("a\nb\nc\n")
     write(
         spawning.folder, "reads", "file = open('lines', buffering=1)\nfile.readline()\n" + RANK + "print(file.read())"
     )
     assert outs(spawning, "reads.py") == ["b\nc\n\n"] * 2
+
+
+READS_ON = """
+import gzip
+packed, plain = gzip.open('lines.gz', 'rt'), os.open('lines', os.O_RDONLY)
+copy = os.dup(plain)
+print(packed.readline(), os.read(plain, 2))
+sum(range(40_000_000))
+os.getpid()
+print(packed.read(), os.read(copy, 2), os.read(plain, 2))
+"""
+
+
+@pytest.mark.parametrize("place", ["before", "behind"])
+def test_a_restart_reads_on_where_its_rank_has_begun_to_act(spawning: Spawning, place: str) -> None:
+    """What the first worker has read meanwhile, or what was read through a copy of the descriptor, counts as well."""
+    (spawning.folder / "lines").write_text("a\nb\nc\n")
+    with gzip.open(spawning.folder / "lines.gz", "wt") as packed:
+        packed.writelines(f"{number}\n" for number in range(100_000))
+    opens, _, rest = READS_ON.partition("sum(")
+    code = "import os" + opens + RANK + "sum(" + rest if place == "before" else RANK + READS_ON
+    write(spawning.folder, "reads", code)
+    cold = spawning.outcome(spawning.start("reads.py", env={"MASTER_PORT": "1"})).out
+    for port in "123":
+        assert outs(spawning, "reads.py", MASTER_PORT=port) == [cold, cold]
 
 
 @pytest.mark.parametrize(
@@ -290,19 +382,24 @@ def install(folder: Path, name: str) -> None:
             lambda folder: (folder / "other.py").write_text(""),
         ),
         (
+            "try:\n    from package import other; print('there')\nexcept ImportError:\n    print('missing')",
+            lambda folder: (folder / "package/other.py").write_text(""),
+        ),
+        (
             "from importlib import metadata\n"
             "print('Mine' in [each.metadata['Name'] for each in metadata.distributions()])",
             lambda folder: install(folder, "mine"),
         ),
     ],
-    ids=["open", "exists", "listdir", "scandir", "module", "stat", "missing module", "package"],
+    ids=["open", "exists", "listdir", "scandir", "module", "stat", "missing module", "missing submodule", "package"],
 )
 def test_a_restart_sees_what_has_changed(spawning: Spawning, reads: str, change: Any) -> None:
     folder = spawning.folder
     (folder / "config").write_text("old")
     (folder / "mine.py").write_text("value = 1")
-    (folder / "data").mkdir()
-    (folder / "data/a").write_text("")
+    for name in "data/a", "package/__init__.py":
+        (folder / name).parent.mkdir()
+        (folder / name).write_text("")
     write(folder, "reads", f"import os\n{reads}\n" + RANK)
     before = outs(spawning, "reads.py")
     change(folder)
@@ -310,6 +407,58 @@ def test_a_restart_sees_what_has_changed(spawning: Spawning, reads: str, change:
     assert after == [spawning.outcome(spawning.start("reads.py")).out] * 2
     assert before[0] == before[1] != after[0]
     assert len(children(spawning.process.pid)) == 1  # the old prefix has ended
+
+
+@pytest.mark.parametrize(
+    "looks", ["os.path.isdir('cache')", "'cache' in os.listdir()", "any(each.name == 'cache' for each in os.scandir())"]
+)
+def test_all_ranks_of_a_start_are_the_first_that_miss_a_folder_and_a_restart_finds_it(
+    spawning: Spawning, looks: str
+) -> None:
+    script = f"import os\nis_there = {looks}\nos.makedirs('cache/of/mine', exist_ok=True)\nprint(is_there)\n"
+    write(spawning.folder, "prepares", script + RANK)
+    assert outs(spawning, "prepares.py", FLOWDIST_GENERATION="1") == ["False\n"] * 2
+    assert outs(spawning, "prepares.py", FLOWDIST_GENERATION="2") == ["True\n"] * 2
+    shutil.rmtree(spawning.folder / "cache")
+    assert outs(spawning, "prepares.py", FLOWDIST_GENERATION="3") == ["False\n"] * 2
+
+
+def test_a_module_that_is_edited_before_the_split_is_noticed(spawning: Spawning) -> None:
+    folder = spawning.folder
+    write(folder, "mine", "print('one')")
+    write(folder, "later", "")
+    py_compile.compile(str(folder / "mine.py"))  # nobody sees the import read the source then
+    waits = (
+        "while True:\n    try:\n        posix.stat('go')\n        break\n    except OSError:\n        pass\n"  # unseen
+    )
+    write(folder, "reads", f"import posix, mine, later\n{waits}{RANK}")
+    id = spawning.start("reads.py", warm=True)
+    spawning.until_there("__pycache__/later.*")
+    write(folder, "mine", "print('edited')")
+    (folder / "go").write_text("")
+    assert spawning.outcome(id).out == "edited\n"
+
+
+def test_another_folder_in_the_place_of_the_old_one_is_noticed(spawning: Spawning) -> None:
+    folder = spawning.folder
+    write(folder.parent, "says", RANK + "print(os.stat('.').st_ino)")
+    script = str(folder.parent / "says.py")
+    before = outs(spawning, script, "0")
+    folder.rename(folder.with_name("old"))
+    folder.mkdir()
+    assert outs(spawning, script, "0") == [spawning.outcome(spawning.start(script)).out] != before
+
+
+def test_what_a_library_keeps_of_the_variables_after_the_split_is_of_this_start(spawning: Spawning) -> None:
+    folder = spawning.folder / "site-packages"
+    folder.mkdir()
+    write(folder, "library", "import os\nKEPT = dict(os.environ)")
+    busy = "while time.process_time() < 0.5: pass\nopen('acts', 'a').close()\n"
+    head = f"import sys, time; sys.path.insert(0, {str(folder)!r})\n"
+    write(
+        spawning.folder, "computes", f"{head}{RANK}import library\n{busy}print(''.join([library.KEPT['MASTER_PORT']]))"
+    )
+    assert [outs(spawning, "computes.py", "0", MASTER_PORT=port) for port in "12"] == [["1\n"], ["2\n"]]
 
 
 @pytest.mark.parametrize(
@@ -409,6 +558,29 @@ def test_late_imports_are_done_once_and_not_if_the_script_sets_what_they_read(sp
         id = spawning.start("sets.py", warm=True, env={"RANK": rank}, late=("heavy",))
         assert spawning.outcome(id).out == f"once\n{rank}\n"
     assert any(isinstance(answer, Respawned) for answer in spawning.heard)
+
+
+@pytest.mark.parametrize(
+    "draws",
+    [
+        "import numpy\nprint(numpy.random.rand())",
+        "import random\nprint(random.random())",
+        "from multiprocessing import process\nprint(bytes(process.current_process().authkey))",
+    ],
+)
+def test_random_numbers_of_late_imports_are_those_of_each_rank(spawning: Spawning, draws: str) -> None:
+    write(spawning.folder, "draws", RANK + draws)
+    late = ("numpy.random", "random", "multiprocessing.process")
+    ids = [spawning.start("draws.py", warm=True, env={"RANK": rank}, late=late) for rank in "01"]
+    assert len({spawning.outcome(id).out for id in ids}) == 2
+    assert cold_reasons(spawning) == []
+
+
+def test_a_script_that_ends_needs_no_late_imports(spawning: Spawning) -> None:
+    write(spawning.folder, "heavy", "print('imported')")
+    write(spawning.folder, "ends", "print('done')")
+    assert spawning.outcome(spawning.start("ends.py", warm=True, late=("heavy",))).out == "done\n"
+    assert not list(spawning.folder.glob("__pycache__/heavy.*"))
 
 
 def test_late_imports_that_fail_are_left_to_the_workers(spawning: Spawning) -> None:
@@ -560,7 +732,8 @@ def test_an_interpreter_that_ends_before_its_script_begins_is_not_used(
         prefixes = Prefixes(selector, answers.append, started.append)
         spec = PrefixSpec(("/bin/true",), (), str(tmp_path), (), (), ())
         request = Spawn(1, ("python",), {}, str(tmp_path), str(tmp_path), spec)
-        assert prefixes.spawn(request)
+        prefixes.spawn(request)
+        assert started == []
         ((key, _),) = selector.select(60)
         prefixes.receive(key.data)
         assert not selector.get_map()

@@ -165,7 +165,9 @@ def test_the_journal_says_which_attempt_ran_where(tmp_path: Path) -> None:
     path.write_bytes(encode_line(Record(1, 0, TimePassed(), (first, start("gpu07", 1, 1)))))
     places.update()
     with path.open("ab") as file:
-        file.write(b'{"no JSON "StartReplica"\n' + encode_line(Record(2, 0, TimePassed(), (again,)))[:-5])
+        file.write(b'{"no JSON "StartReplica"\n')
+        file.write(b'{"type":"event","effects":[{"type":"StartReplica","node":"\xff"}]}\n')  # no text
+        file.write(encode_line(Record(2, 0, TimePassed(), (again,)))[:-5])
     places.update()
     assert places.of_nodes(["node0"], None, latest=False) == {"gpu07": [Attempt(ReplicaId("trainer", 1), 1)]}
     with path.open("ab") as file:

@@ -270,7 +270,7 @@ def test_the_command_to_resume_names_the_folder_if_the_current_one_is_gone_or_it
 def test_the_status_at_the_end_of_a_journal(base: Path) -> None:
     run_dir = base / "gpt-20261121-1-cccc"
     journal(run_dir, ev.ScaleRequested("trainer", 2))
-    record, replay, _ = replay_of(run_dir / "journal.jsonl", strict=True)
+    record, replay, _ = replay_of(run_dir / "journal.jsonl")
     told = status_at_end(run_dir, record.header, replay)
     assert told.run_id == run_dir.name and told.roles[1].target == 2
     assert [notice.text for notice in told.said][-2:] == [

@@ -14,7 +14,7 @@ from flowdist.runtime.controller.channel import listen
 from flowdist.runtime.controller.host_registry import HostRegistry
 from flowdist.runtime.controller.limits import READ_AHEAD
 from flowdist.runtime.controller.refusals import Refusals
-from flowdist.runtime.wire.addresses import Endpoint
+from flowdist.runtime.wire.addresses import Endpoint, open_doors
 from flowdist.runtime.wire.dialing import dial, is_encrypted
 from flowdist.runtime.wire.endpoint import ControllerEndpoint
 from flowdist.runtime.wire.handshake import ConnectionRejected, Credentials
@@ -33,7 +33,7 @@ async def connect(folder: Path, token: str, tls: Identity | None) -> bool:
             await reader.read()
         writer.close()
 
-    async with await listen(serve, READ_AHEAD, address="127.0.0.1") as server:
+    async with await listen(serve, READ_AHEAD, open_doors(["127.0.0.1"], 0)[0]) as server:
         host, port = server.sockets[0].getsockname()
         _, writer = await dial(ControllerEndpoint(host, port, "job1"), Credentials("hush"))
         writer.close()

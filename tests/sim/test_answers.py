@@ -10,8 +10,8 @@ import pytest
 
 from flowdist import Restart, Topology, Workload
 from flowdist.sim.simulation import Simulation
+from flowdist.sim.user_code.answers import rounding, rounding_text
 from flowdist.sim.user_code.played import Played
-from flowdist.sim.user_code.rounding import rounding, rounding_text
 from flowdist.testing import assert_same_result, check_determinism, graph_of
 from tests.sim import user_models as models
 from tests.sim.test_models import job, run

@@ -7,15 +7,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from flowdist import Node, Restart, Topology, Workload
+from flowdist import Node, On, Restart, Topology, Workload
 from flowdist.cli.shared.simulated import simulated_summary
 from flowdist.control.controller import Controller
 from flowdist.control.protocol import agent_io as io
-from flowdist.control.protocol.events import CheckpointOffered, NodeJoined, ReplicaLeftStep
+from flowdist.control.protocol.events import CheckpointOffered, NodeGone, NodeJoined, ReplicaLeftStep
 from flowdist.dsl.load import load_topology
 from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import Plan, parse_fault, parse_scale
-from flowdist.graph import MINUTE, SECOND, Cluster, NodeSpec, Resources
+from flowdist.graph import MINUTE, MS, SECOND, Cluster, NodeSpec, Resources
 from flowdist.record.journal import FaultLine, Header, Record, UnsavedLine
 from flowdist.record.timesheet import Timesheet
 from flowdist.report.record.summary import summary_text
@@ -188,6 +188,28 @@ def test_a_node_that_is_back_at_once_is_not_taken_for_the_one_that_died() -> Non
     t.role("worker", "true", gang=False, restart=Restart("replica", max_restarts=3), workload=Workload(steps=300))
     for fault in ("node0@1m/0s", "node0@1m/5ms", "node0@1m:preempt=0s/0s"):
         assert simulate(t, fault).violation is None, fault
+
+
+@pytest.mark.parametrize(("fault", "dies"), [("node1@2m1s", 121), ("node1@2m1s:preempt=1s", 122), ("node1@2m30s", 150)])
+def test_a_node_that_is_cut_off_can_be_killed_and_is_not_there_when_the_cut_ends(fault: str, dies: int) -> None:
+    result = simulate(zoned(), "node1@2m:lost/1m", fault)
+    events = [(line.t_ns, line.event) for line in result.lines if isinstance(line, Record)]
+    assert [at for at, event in events if event == NodeGone("node1", "killed")] == [dies * SECOND + 10 * MS]
+    assert [event.node for _, event in events if isinstance(event, NodeJoined)] == ["node0", "node1", "node2", "node3"]
+    assert result.job.outcome == "succeeded" and not result.unfired
+
+
+def test_the_workers_of_a_node_that_is_cut_off_end_as_it_is_killed() -> None:
+    """They would step until the lease is over, had it not been killed."""
+    cut, killed = (simulate(zoned(), "node1@2m:lost", *more) for more in ((), ("node1@2m1s",)))
+    lost = [result.spent["trainer"]["lost work"] / 4 / SECOND for result in (cut, killed)]
+    assert lost[0] - lost[1] > 1.5
+
+
+def test_a_node_that_is_cut_off_and_killed_comes_back_anew() -> None:
+    result = simulate(zoned(), "node1@2m:lost/1m", "node1@2m1s/10s")
+    joined = [line for line in result.lines if isinstance(line, Record) and isinstance(line.event, NodeJoined)]
+    assert [(line.t_ns // SECOND, line.event.incarnation) for line in joined][4:] == [(131, 1001)]
 
 
 def test_a_node_that_takes_long_to_leave_is_back_when_it_has_left() -> None:
@@ -390,3 +412,68 @@ def test_a_checkpoint_at_an_agreed_step_counts_like_any_other() -> None:
         line.t_ns for line in result.lines if isinstance(line, Record) and isinstance(line.event, CheckpointOffered)
     ]
     assert 80 * SECOND < offers[1] == fault - 3 * SECOND < 90 * SECOND
+
+
+def two_trainers(steps: int, seconds: int) -> Topology:
+    t = Topology("two", nodes=2 * [Node(cpu=1)])
+    policy = Restart("role", max_restarts=1, rules=[On("oom", do="fail")])
+    load = Workload(steps=steps, step_time=f"{seconds}s", startup="1s", checkpoint_every="1m")
+    t.role("trainer", "true", replicas=2, cpu=1, pending_timeout="5m", restart=policy, workload=load)
+    return t
+
+
+@pytest.mark.parametrize("before_ms", [900, 500, 50, 5])
+def test_r16_who_has_done_all_steps_under_a_notice_has_succeeded(before_ms: int) -> None:
+    """There is no step any more at which it could be told to stop, and no room to do anything again."""
+    t = two_trainers(600, 1)
+    nominal = simulate(t).now
+    result = simulate(t, f"node1@{nominal // 1_000_000 - before_ms}ms:preempt=60s")
+    assert result.job.outcome == "succeeded" and not result.job.incidents
+    assert result.now <= nominal + SECOND
+
+
+def test_r9_a_failure_before_the_agreed_step_has_its_own_kind() -> None:
+    t = two_trainers(20, 30)
+    result = simulate(t, "node1@70s:drain", "trainer/0@80s:oom")
+    assert result.job.outcome == "failed" and 'rule On("oom") says fail' in (result.job.ending_reason or "")
+
+
+def test_r16_a_failure_after_the_agreed_step_is_none() -> None:
+    """The agreed step begins at 92 s, and the checkpoint is complete at 93 s."""
+    t = two_trainers(20, 30)
+    result = simulate(t, "node1@70s:preempt=60s/5m", "trainer/0@92.5s:exit=1")
+    assert not any(incident.counted for incident in result.job.incidents)
+
+
+@pytest.mark.parametrize("on_restart", ["reconnect", "restart"])
+def test_r5_what_has_an_address_in_its_command_restarts_when_the_service_is_scaled(on_restart: str) -> None:
+    t = Topology("baked", nodes=2 * [Node(cpu=4)])
+    policy = Restart("replica")
+    ps = t.role("ps", "true", kind="service", replicas="1:2", ports=["rpc"], ready_when="tcp:rpc", restart=policy)
+    command = f"echo {ps.addresses('rpc')}"
+    t.role(
+        "trainer", command, depends_on=[ps.ready(on_restart=on_restart)], restart=Restart(), workload=Workload(steps=99)
+    )
+    result = simulate(t, scale=["ps=1@20s", "ps=2@40s"])
+    assert [incident.kind for incident in result.job.incidents] == ["address_changed", "address_changed"]
+    assert result.job.replicas[r("trainer/0")].attempt == 3
+
+
+def test_what_is_scaled_down_waits() -> None:
+    t = Topology("fewer", nodes=[Node(cpu=4)])
+    ps = t.role("ps", "true", kind="service", replicas="1:2", restart=Restart("replica"))
+    t.role("trainer", "true", depends_on=[ps.started()], workload=Workload(steps=100, startup="1s"))
+    spent = simulate(t, scale="ps=1@51s").spent["ps"]
+    assert spent["waiting"] >= 49 * SECOND and spent["detection"] < SECOND
+
+
+@pytest.mark.parametrize("controller", ["60s", "60.2s"])
+@pytest.mark.parametrize(("kind", "incident"), [("preempt=30s/60s", "preempted"), ("leave", "node_lost")])
+def test_what_a_node_says_while_no_controller_runs_is_not_lost(controller: str, kind: str, incident: str) -> None:
+    """It says that it will be taken away, or that it leaves, 0.1 ms before or 0.1 s after the death of one."""
+    t = Topology("away", nodes=3 * [Node(cpu=1)])
+    policy = Restart("role", max_restarts=1)
+    t.role("tr", "true", replicas=2, drain="30s", restart=policy, workload=Workload(steps=200))
+    result = simulate(t, f"controller@{controller}", f"node1@60.1999s:{kind}")
+    (one,) = result.job.incidents
+    assert one.kind == incident and one.opened_ns < 64 * SECOND and not one.counted

@@ -19,11 +19,9 @@ from flowdist.record.journal import FaultLine, Header, Record, decode_lines, enc
 from flowdist.report.goodput import daly_ns
 from flowdist.sim.experiment.compare import Comparison
 from flowdist.sim.faults.injector import check_faults
-from flowdist.sim.macro.macro import Macro
-from flowdist.sim.macro.refused import MacroRefused
+from flowdist.sim.macro.macro import Macro, MacroTrace
 from flowdist.sim.macro.result import MacroResult
-from flowdist.sim.macro.scope import scope_of
-from flowdist.sim.macro.trace import MacroTrace
+from flowdist.sim.macro.scope import MacroRefused, scope_of
 from tests.choosing import slow
 from tests.sim.cross import crossed, faults_of, spent_of
 
@@ -225,6 +223,11 @@ def test_a_difference_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not one.is_equal and one.worst > 0
 
 
+def test_no_goodput_is_known_of_no_time() -> None:
+    (one,) = crossed(topology(), Plan(), [0], 0)
+    assert one.a.goodput is None and one.b.goodput is None
+
+
 def test_a_comparison_tells_how_far_it_is() -> None:
     told: list[int] = []
     often = parse_plan(rates=["node-kill=200/day/1m"])
@@ -249,8 +252,8 @@ def test_the_best_interval_is_near_dalys() -> None:
     for seconds in (60, 120, 180, 240, 360, 600, 1200):
         graph = big(nodes=1600, spares=100, least=1600, days=60, checkpoint_every=f"{seconds}s")
         result = run(graph, plan, 20 * DAY, seed=3)
-        if result.goodput > goodput:
-            best, goodput, between = seconds, result.goodput, result.now / result.generations
+        if (result.goodput or 0) > goodput:
+            best, goodput, between = seconds, result.goodput or 0, result.now / result.generations
     assert 0.6 * daly_ns(20 * SECOND, between) < best * SECOND < 1.7 * daly_ns(20 * SECOND, between)
 
 

@@ -11,33 +11,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from flowdist import Node, Restart, Topology, Workload
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import Plan
 from flowdist.graph import HOUR, MINUTE, MS, SECOND, RestartPolicy, RoleGraph, Rule
 from flowdist.sim.macro.books import Books
-from flowdist.sim.macro.generation.course import Course
-from flowdist.sim.macro.generation.start_ups import PACES
+from flowdist.sim.macro.course import Course
 from flowdist.sim.macro.macro import Macro
 from flowdist.sim.macro.scope import scope_of
+from flowdist.sim.macro.start_ups import PACES
 from flowdist.sim.user_code.workload import WorldModel
-from flowdist.testing.kit import graph_of
 from tests.choosing import slow
-from tests.sim.cross import crossed, faults_of, spent_of
-
-TIMES = {"steps": 600, "startup": "5s", "checkpoint_every": "1m", "checkpoint_time": "1s"}
-
-
-def gang(load: dict[str, Any], replicas: str = "2:4", nodes: int = 4, max_restarts: int = 99, **more: Any) -> RoleGraph:
-    t = Topology("features", nodes=nodes * [Node(cpu=1)])
-    workload = Workload(**{**TIMES, **load})
-    t.role(
-        "trainer", "sleep inf", replicas=replicas, restart=Restart(max_restarts=max_restarts), workload=workload, **more
-    )
-    return graph_of(t)
-
+from tests.sim.cross import crossed, faults_of, gang, patient, sized, spent_of, with_options, with_policy
 
 # Each feature alone, with faults in all parts of a recovery: at work, during the start-up, the warm-up and the end.
 FEATURES: dict[str, RoleGraph] = {
@@ -75,15 +61,6 @@ def test_a_feature_is_played_to_the_nanosecond(feature: str) -> None:
         (one,) = crossed(graph, parse_plan(faults), [0], 2 * HOUR)
         assert one.is_equal, faults
         assert sum(spent_of(one).values()) == graph.roles[0].max_replicas * one.a.lasted_ns
-
-
-def with_options(graph: RoleGraph, **fields: Any) -> RoleGraph:
-    return msgspec.structs.replace(graph, options=msgspec.structs.replace(graph.options, **fields))
-
-
-def with_policy(graph: RoleGraph, **fields: Any) -> RoleGraph:
-    (role,) = graph.roles
-    return msgspec.structs.replace(graph, roles=(msgspec.structs.replace(role, restart=RestartPolicy(**fields)),))
 
 
 LOSS = Rule("restart", kind="node_lost")
@@ -158,6 +135,13 @@ STORIES: dict[str, tuple[RoleGraph, list[str]]] = {
         gang({}, "2", 2, max_restarts=0),
         ["trainer/1@3s:oom"],
     ),
+    "the peers of one that ends the job in its start-up fail before they would stop": (
+        with_policy(
+            gang({"collective": "fail", "stop_time": "30s"}, "2", 2, grace="60s", stop_grace="60s"),
+            rules=(Rule("fail", kind="oom"),),
+        ),
+        ["trainer/0@5200ms:oom"],
+    ),
     "a rule charges the loss that explains a failure": (
         with_policy(gang({"collective": "fail"}, "2:4", 4), rules=(LOSS,), max_restarts=9, backoff_ns=SECOND),
         ["node1@1m/10s", "node2@2m/10s", "node3@3m/10s"],
@@ -177,6 +161,81 @@ STORIES: dict[str, tuple[RoleGraph, list[str]]] = {
     "a node is silent whose only member has failed": (
         gang({"stop_time": "1900ms"}, "2:4", 6),
         ["trainer/1@2m:oom", "node1@2m1s:lost/1m"],
+    ),
+    "a node falls silent from which the only member on it was moved away": (
+        gang({}, "2", 3),
+        ["trainer/0@40s:oom", "trainer/0@70s:oom", "node0@70.05s:lost/45s"],
+    ),
+    "a member fails while another one's node is silent, which never started": (
+        with_policy(gang({}, "2", 3), max_restarts=9, rules=(Rule("fail", kind="oom"),)),
+        ["node2@60s:lost/1m", "node1@61s/20s", "trainer/0@63s:oom"],
+    ),
+    "the job fails, and its peers have failed before they would have stopped": (
+        with_policy(
+            gang({"startup": "1s", "stop_time": "30s", "collective": "fail"}, "2", grace="60s", stop_grace="60s"),
+            max_restarts=9,
+            rules=(Rule("fail", kind="oom"),),
+        ),
+        ["trainer/0@3s:oom"],
+    ),
+    "members that are apart take the largest nodes first": (
+        sized(gang({}, "1:2", 3, apart=True), 1, 3, 2),
+        ["node2@60s/10s", "node0@2m/10s"],
+    ),
+    "a gang grows whose only member is on a silent node": (
+        patient(gang({}, "1:2", 2)),
+        ["node1@60s/30s", "node0@88s:lost/1m"],
+    ),
+    "and has done its work": (patient(gang({"steps": 80}, "1:2", 2)), ["node1@3s/95s", "node0@80s:lost/1m"]),
+    "and begins its steps": (
+        patient(gang({"startup": "9s", "stop_time": "9s"}, "1:2", 2, stop_grace="20s", grace="20s", cooldown="0s")),
+        ["node1@60s/10s", "node0@71s:lost/1m"],
+    ),
+    "a node that is cut off is killed": (gang({}, "2:4", 6), ["node1@2m:lost/1m", "node1@2m1s", "node2@4m/2m"]),
+    "and comes back before the cut ends": (gang({}), ["node1@2m:lost/1m", "node1@2m2s/5s"]),
+    "and was lost before": (gang({"warm_startup": "1s"}), ["node1@2m:lost/1m", "node1@2m30s", "node2@4m/2m"]),
+    "and the cut would have ended first": (gang({}, "4", 4), ["node1@2m:lost/4s", "node1@2m3.999s/2m"]),
+    "and its peers fail": (gang({"collective": "fail"}, nodes=6), ["node1@2m:lost/1m", "node1@2m1s"]),
+    "and explains a failure, which it is too late for if it was not cut off": (
+        gang({"collective": "hang"}, "3", 4),
+        ["node1@3m18.76s:lost/2m", "trainer/2@3m19.2s", "node1@3m22.7s/1s"],
+    ),
+    "and the checkpoint in its memory is out of reach no longer": (
+        gang({"peer_restore": "300ms", "restore_time": "9s"}, "2:4", 4),
+        ["node1@2m:lost/30m", "node1@2m1s/1s", "node2@5m/5s", "node3@7m/10s"],
+    ),
+    "a node is cut off while its heartbeat is on its way": (gang({}, "2:4", 6), ["node1@7000483us:lost/10s"]),
+    "and before it has joined": (gang({}, "2:4", 6), ["node3@0.3ms:lost/2m"]),
+    "two nodes are lost at the same time, the later one by name fell silent first": (
+        gang({"collective": "fail"}, "3", 4),
+        ["node3@3974758us:lost/10s", "node1@3976636us:lost/10s"],
+    ),
+    "a node dies that has not opened the store yet": (gang({}, "2:3", 5), ["node0@1069us/10s"]),
+    "and is cut off, and opens it no more": (gang({}, "2:4", 6), ["node0@1.1ms:lost/30s"]),
+    "and has opened it": (gang({}, "2:4", 6), ["node0@1.3ms:lost/30s"]),
+    "a loss explains a failure, and another node of a member is silent": (
+        gang({"stop_time": "1900ms"}, "2:3", 4, max_restarts=0),
+        ["trainer/0@22718778us", "node1@22723756us:lost", "node2@23423661us:lost"],
+    ),
+    "two nodes with members do not get the order to start": (
+        gang({"warm_startup": "1s"}),
+        ["node0@1956us:lost/30s", "node1@1956us:lost/30s"],
+    ),
+    "a node is cut off before it can report that its member runs": (
+        gang({"startup": "1s"}, nodes=5),
+        ["trainer/1@29300197us", "node1@29407040us:lost/10s"],
+    ),
+    "a silent node is not waited for whose member had stopped before": (
+        gang({}, "4", 5, max_restarts=0),
+        ["trainer/0@57158618us", "node2@57259297us:lost/30s", "node3@57264422us:lost/2m"],
+    ),
+    "nor one that fell silent while the gang waited for another": (
+        gang({}, "2:4", 4),
+        ["trainer/0@28730527us", "node1@28731209us:lost/10s", "node3@29999764us:lost/30s"],
+    ),
+    "members report a step while the node that offers their checkpoints is silent": (
+        gang({}, "2:4", 4, max_restarts=0),
+        ["node0@124648818us:lost/2m", "trainer/3@145339116us"],
     ),
     "members die while the gang stops to grow": (
         gang({"collective": "fail"}, "1:4", 5),

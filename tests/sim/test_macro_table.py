@@ -13,8 +13,7 @@ from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import Plan
 from flowdist.graph import HOUR, RoleGraph
 from flowdist.projects import write_project
-from flowdist.sim.macro.refused import HELP, MacroRefused
-from flowdist.sim.macro.scope import scope_of
+from flowdist.sim.macro.scope import HELP, MacroRefused, scope_of
 from flowdist.sim.simulation import with_nodes
 from flowdist.testing.kit import graph_of
 from tests.sim.cross import crossed

@@ -62,7 +62,7 @@ def test_the_lost_work_follows_from_the_step_of_a_fault_and_not_from_its_time() 
     """At the time of the failure the simulation is at step 268: by the time, 28 steps would be lost, and not 60."""
     one = expected(predict(injected_at_300("trainer/0@step=trainer,300:exit=1"), TIMES))
     assert (one.kind, one.root, one.result) == ("exit", "trainer/0", "recovered")
-    assert one.lost_ns == {"trainer": 60 * 60 * MS}
+    assert 0 <= one.lost_ns["trainer"] - 60 * 60 * MS < 60 * MS  # and the step that it was in
     assert one.next_step_ns == pytest.approx(5.06 * SECOND, abs=0.1 * SECOND)
     assert one.re_formed_ns is not None and one.re_formed_ns < SECOND
 
@@ -73,7 +73,7 @@ def test_a_fault_at_an_event_that_the_simulation_does_not_have_is_played_where_i
     At its time the simulation is at step 268.
     """
     one = expected(predict(injected_at_300("trainer/0@checkpoint=trainer,99:exit=1"), TIMES))
-    assert one.lost_ns == {"trainer": 28 * 60 * MS}
+    assert 0 <= one.lost_ns["trainer"] - 28 * 60 * MS < 60 * MS
 
 
 def test_an_incident_that_the_simulation_does_not_have_is_not_predicted() -> None:

@@ -163,3 +163,24 @@ def test_whatever_happens_nobody_steps_without_its_only_server(nodes: int, room:
     for seed in range(1, 40):
         result = Watched(graph, nemesis.plan(seed), seed=seed).run(HOUR)
         assert result.violation is None and result.now, seed
+
+
+@pytest.mark.parametrize("on_restart", ["reconnect", "restart"])
+def test_who_starts_up_before_its_service_waits_for_it(on_restart: Any) -> None:
+    """The gate opens when the processes of the service run, and it serves 30 s after that: twice, as it fails once."""
+    t = Topology("early", nodes=[Node(cpu=4)])
+    slow = Workload(startup="30s")
+    ps = t.role("ps", "true", kind="service", restart=Restart("replica", max_restarts=1), workload=slow)
+    load = Workload(steps=100, startup="1s")
+    t.role("trainer", "true", depends_on=[ps.started(on_restart=on_restart)], restart=Restart(), workload=load)
+    spent = simulate(t, "ps/0@60s:exit=1").spent["trainer"]
+    assert spent["stalled"] == pytest.approx((29 + (29 if on_restart == "restart" else 30)) * SECOND, abs=0.2 * SECOND)
+
+
+def test_a_replica_that_is_scaled_down_before_it_serves_is_not_waited_for() -> None:
+    t = Topology("early", nodes=[Node(cpu=4)])
+    slow = Workload(startup="5m")
+    ps = t.role("ps", "true", kind="service", replicas="1:2", restart=Restart("replica", max_restarts=1), workload=slow)
+    t.role("trainer", "true", depends_on=[ps.started()], workload=Workload(steps=100, startup="1s"))
+    result = simulate(t, "ps/0@10s:exit=1", scale="ps=1@20s")
+    assert lasted(result) == 411  # ps/0 serves 300 s after its second start

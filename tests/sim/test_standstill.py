@@ -89,7 +89,7 @@ class Restless(SimNode):
 
 
 class WithDefect(Simulation):
-    def _new_node(self, spec: NodeSpec, starts: int) -> SimNode:
+    def new_node(self, spec: NodeSpec, starts: int) -> SimNode:
         return Restless(self.ctx, spec, self._controller, self.work, self.running, starts)
 
 

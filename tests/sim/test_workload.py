@@ -56,7 +56,7 @@ def test_steps_are_not_lost_if_the_answer_to_their_checkpoint_arrives_after_a_me
     """The checkpoint of step 60 is complete at 75.0072 s, and its answer arrives 1 ms later."""
     before, after = run(gang(), "trainer/1@75007100us"), run(gang(), "trainer/1@75007500us")
     assert before.models["trainer"].lost_ns == 60 * SECOND and spent(before, "lost work") == 60
-    assert after.models["trainer"].lost_ns == 0 and spent(after, "lost work") == pytest.approx(0, abs=0.001)
+    assert after.models["trainer"].lost_ns < MS and spent(after, "lost work") == pytest.approx(0, abs=0.001)
 
 
 def test_a_checkpoint_blocks_for_all_of_its_time_unless_it_is_asynchronous() -> None:

@@ -10,8 +10,7 @@ from flowdist import Node, Restart, Topology, Workload
 from flowdist.faults.files import parse_plan
 from flowdist.graph import HOUR, MS, SECOND, RoleGraph
 from flowdist.sim.macro.macro import Macro
-from flowdist.sim.macro.refused import MacroRefused
-from flowdist.sim.macro.scope import scope_of
+from flowdist.sim.macro.scope import MacroRefused, scope_of
 from flowdist.sim.simulation import SimResult, Simulation
 from flowdist.sim.workers.start_ups import with_startup_spread
 from flowdist.testing.kit import graph_of
@@ -57,7 +56,7 @@ def test_the_work_that_a_small_world_loses_counts_with_its_own_step_time() -> No
     before, after = 55 * SECOND // (1125 * MS), 119 * SECOND // (2 * SECOND)
     assert model.lost_steps == pytest.approx(before + after, abs=6)
     assert model.lost_ns == pytest.approx(before * 1125 * MS + after * 2 * SECOND, abs=12 * SECOND)
-    assert model.unsaved_steps and model.unsaved_ns == model.unsaved_steps * 2 * SECOND
+    assert model.unsaved_steps and 0 <= model.unsaved_ns - model.unsaved_steps * 2 * SECOND < 2 * SECOND
 
 
 @pytest.mark.parametrize("name", LOADS)

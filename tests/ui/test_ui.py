@@ -19,10 +19,9 @@ import pytest
 
 from flowdist.cli.run.execution import DisplayOptions
 from flowdist.errors import FlowdistError
-from flowdist.ui import beside, follow
-from flowdist.ui.beside import PageBeside
+from flowdist.ui import follow, server
 from flowdist.ui.follow import FollowedRun
-from flowdist.ui.server import CONNECTIONS_MAX, RunServer, serving
+from flowdist.ui.server import CONNECTIONS_MAX, RunServer
 from tests.report.browser import Browser, find_browser
 from tests.runtime.harness import Job
 
@@ -55,7 +54,7 @@ def shown(tmp_path: Path) -> Iterator[tuple[Job, RunServer]]:
     with Job(tmp_path) as job:
         for _ in range(2):
             job.until("at work")
-        with serving(FollowedRun(tmp_path / "runs/latest")) as server:
+        with RunServer(FollowedRun(tmp_path / "runs/latest"), 0) as server:
             thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
             thread.start()
             try:
@@ -213,7 +212,7 @@ def test_the_end_is_whole_however_long_the_page_takes(tmp_path: Path, monkeypatc
 
 
 def test_before_the_journal_begins_the_page_asks_again_by_itself(tmp_path: Path) -> None:
-    page = PageBeside(0)
+    page = RunServer(None, 0)
     page.begin(tmp_path)
     address = urlsplit(page.url)
     assert address.port
@@ -228,8 +227,8 @@ def test_before_the_journal_begins_the_page_asks_again_by_itself(tmp_path: Path)
 def test_the_page_stays_until_a_browser_that_asks_knows_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beside, "END_S", 60.0)
-    page = PageBeside(0)
+    monkeypatch.setattr(server, "END_S", 60.0)
+    page = RunServer(None, 0)
     page.begin(tmp_path)
     with page.readers.question():
         ending = threading.Thread(target=page.end, daemon=True)

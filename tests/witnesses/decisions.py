@@ -14,8 +14,9 @@ Two more things are ties, and are not compared:
 
 * which of several peers is heard first that fail because of another: an incident of a replica that no fault has hit is
   named after its world;
-* whether a worker that ends by itself still gets an order to stop: one that leaves at an agreed step (R14), and one
-  whose process group fails with a member (`collective="fail"`).
+* whether a worker that ends by itself still gets an order to stop: one that leaves at an agreed step (R14), one whose
+  process group fails with a member (`collective="fail"`), and one that has finished at most TIE_NS before its world is
+  stopped.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from flowdist.control.protocol.effects import (
     StopAtStep,
     StopReplica,
 )
+from flowdist.control.protocol.events import ReplicaExited
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import MS, format_duration
 from flowdist.record.journal import FaultLine, Header, Line, Record
@@ -84,6 +86,7 @@ class _Story:
         self._found: list[Decision] = []
         self._ordered: set[tuple[str, str, int]] = set()  # an order is repeated after a lost connection
         self._left: set[tuple[ReplicaId, int]] = set()  # attempts that leave at an agreed step
+        self._finished: dict[ReplicaId, int] = {}  # when replicas have finished
         self._before = _Standing({}, {}, {}, None)
         self._at = 0
 
@@ -97,6 +100,8 @@ class _Story:
         if not isinstance(line, Record):
             return
         self._at = line.t_ns
+        if isinstance(line.event, ReplicaExited) and line.event.kind is None:
+            self._finished[line.event.replica] = line.t_ns
         opened = len(self._before.closed)
         for incident in self._replay.job.incidents[opened:]:
             self._roots[incident.number] = self._root(incident)
@@ -142,7 +147,12 @@ class _Story:
                 case _:
                     pass
         for (world, how), members in stops.items():
-            self._add("stops", world, (tuple(sorted(members)), how), [world])
+            just = [
+                str(each.id)
+                for each in job.members_of(job.worlds[world])
+                if self._at - self._finished.get(each.id, -TIE_NS - 1) <= TIE_NS
+            ]
+            self._add("stops", world, (tuple(sorted({*members, *just})), how), [world])
         for world, orders in starts.items():
             places = tuple(f"{order.replica} as rank {order.rank} on {order.node}" for order in orders)
             self._add("starts", world, (orders[0].generation, places), [world])

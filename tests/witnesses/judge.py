@@ -11,7 +11,7 @@ simulator may be that far from the nearer of the two. Two things are ties here, 
 
 * most faults come after a checkpoint of the trainers. An evaluator, or a worker that works alone, commits at other
   moments: at each of its restarts, and at the end, the work of one interval may be lost or kept. So it is with the
-  trainers at a fault that comes at a step or a time;
+  trainers at a fault that comes at a step or a time, and with services, which live as long as the trainers work;
 * what a node does between its last heartbeat and its fence no record shows: where a plan cuts a node off, work, lost
   work and detection are one bucket.
 """
@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
-from flowdist.graph import MS, RoleSpec
-from tests.witnesses.decisions import Difference, first_difference
+from flowdist.graph import MS, RoleGraph, RoleSpec
+from tests.witnesses.decisions import Decision, Difference, first_difference
 from tests.witnesses.pairs import BESIDE, Pair
 from tests.witnesses.witness import Broken, Real, Witness, calibrations_of, really, replayed, simulated
 
@@ -43,7 +44,7 @@ class Verdict(msgspec.Struct):
     `differs` has a text for each disagreement about decisions, with both stories around it. `is_race`: the two real
     runs decided differently. `varied` counts how often the simulator was asked again. `times` has by role and bucket
     the time in ns of one replica: of both real runs, and of the simulation. `intervals` has by role how many ns of work
-    may be lost or kept because of the phase of its checkpoints.
+    may be lost or kept because of the phase of checkpoints.
     """
 
     number: int
@@ -96,10 +97,20 @@ def _play(pair: Pair, folder: Path, verdict: Verdict) -> None:
         for bucket in dict.fromkeys(name for one in each for name in one):
             a, b, simulation = (one.get(bucket, 0) for one in each)
             verdict.times.setdefault(role.name, {})[bucket] = a, b, simulation
-        starts = sum(one.what == "starts" and one.about.startswith(role.name) for one in first.decisions)
-        aside = sum("@checkpoint=" not in fault for fault in pair.faults)
-        times = starts / role.max_replicas if role.name in BESIDE else aside
-        verdict.intervals[role.name] = round(times * role.workload.checkpoint_every_ns) if role.kind == "task" else 0
+    verdict.intervals = intervals_of(pair, reals[0].run.header.graph, first.decisions)
+
+
+def intervals_of(pair: Pair, graph: RoleGraph, decisions: Iterable[Decision]) -> dict[str, int]:
+    """Return by role how many ns of work may be lost or kept because of the phase of checkpoints: see the top."""
+    starts = Counter(one.about.partition("/")[0] for one in decisions if one.what == "starts")
+    aside = sum("@checkpoint=" not in fault for fault in pair.faults)
+    of_trainers = aside * graph.role("trainer").workload.checkpoint_every_ns
+    return {
+        role.name: round(starts[role.name] / role.max_replicas * role.workload.checkpoint_every_ns)
+        if role.name in BESIDE
+        else of_trainers
+        for role in graph.roles
+    }
 
 
 def _of_replica(role: RoleSpec, witness: Witness, *, is_cut: bool) -> dict[str, int]:

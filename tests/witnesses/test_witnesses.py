@@ -8,15 +8,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from flowdist.control.protocol.effects import StopReplica
+from flowdist.control.protocol.events import ReplicaExited
+from flowdist.control.protocol.ids import ReplicaId
 from flowdist.dsl.load import load_topology
 from flowdist.faults.files import parse_plan
 from flowdist.graph import MINUTE, MS, SECOND, RoleGraph
-from flowdist.record.journal import Header
+from flowdist.record.journal import Header, Line, Record
 from flowdist.sim.result import SimResult
 from flowdist.sim.simulation import Simulation
 from flowdist.sim.workers.services import Services
 from tests.witnesses.decisions import TIE_NS, Decision, decisions_of, first_difference
-from tests.witnesses.judge import LEAST_NS, MOST_NS, Verdict, beyond, noise_of, play
+from tests.witnesses.judge import LEAST_NS, MOST_NS, Verdict, beyond, intervals_of, noise_of, play
 from tests.witnesses.pairs import draw
 
 
@@ -84,6 +87,29 @@ def test_the_order_of_simultaneous_events_in_a_simulation_is_a_tie_and_another_p
         assert first_difference(story, other) is not None, change
 
 
+def test_whether_a_worker_that_has_just_finished_is_told_to_stop_is_a_tie(tmp_path: Path) -> None:
+    """In pair 11, a task beside the trainers fails twice, and the job with it."""
+    plan = parse_plan([f"solo/0@checkpoint=trainer,{n}+100ms:exit=3" for n in (1, 2)])
+    header, *lines = Simulation(graph_of(11, tmp_path), plan).run(MINUTE).lines
+    assert isinstance(header, Header)
+    late = ReplicaId("trainer", 2)
+
+    def finished(ms_before: int) -> list[Decision]:
+        changed: list[Line] = []
+        for line in lines:
+            if isinstance(line, Record) and any(isinstance(each, StopReplica) for each in line.effects):
+                changed.append(Record(line.n, line.t_ns - ms_before * MS, ReplicaExited(late, 1)))
+                kept = [each for each in line.effects if not isinstance(each, StopReplica) or each.replica != late]
+                line = msgspec.structs.replace(line, effects=tuple(kept))
+            changed.append(line)
+        return decisions_of(header, sorted(changed, key=lambda line: line.t_ns))  # type: ignore[union-attr]
+
+    story = decisions_of(header, lines)
+    assert any(one.what == "stops" and one.about == "trainer" for one in story)
+    assert first_difference(story, finished(TIE_NS // MS)) is None
+    assert first_difference(story, finished(TIE_NS // MS + 1)) is not None
+
+
 def verdict(first: int, second: int, simulation: int, **more: object) -> Verdict:
     times = {"trainer": {"lost work": (first * MS, second * MS, simulation * MS)}}
     return Verdict(1, times=times, **more)  # type: ignore[arg-type]
@@ -95,6 +121,17 @@ def test_a_simulation_may_be_as_far_from_a_real_run_as_real_runs_are_from_each_o
     assert not list(beyond(verdict(2000, 2300, 2690), noise)) and not list(beyond(verdict(2000, 2300, 1610), noise))
     assert len(list(beyond(verdict(2000, 2300, 2710), noise))) == 1
     assert not list(beyond(verdict(2000, 2300, 2710, intervals={"trainer": 20 * MS}), noise))
+
+
+def test_a_fault_aside_from_checkpoints_may_keep_or_lose_an_interval_of_the_trainers_and_their_services(
+    tmp_path: Path,
+) -> None:
+    """Pair 6 has one such fault, before or after the third checkpoint. Pair 9 has none."""
+    graph = graph_of(6, tmp_path / "6")
+    starts = [Decision("starts", f"evaluator/{n}", (), frozenset(), 0) for n in (0, 0)]
+    found = intervals_of(draw(1, 6), graph, starts)
+    assert found == {"ps": 500 * MS, "trainer": 500 * MS, "evaluator": 1000 * MS}
+    assert not any(intervals_of(draw(1, 9), graph_of(9, tmp_path / "9"), ()).values())
 
 
 def test_one_noisy_pair_does_not_excuse_all_others() -> None:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import click
 
 from flowdist.cli.shared.common import print_json, verb
-from flowdist.cli.shared.completion import complete_run
 from flowdist.cli.shared.records import RecordFile, find_record, refuse_macro
+from flowdist.cli.shared.runs import complete_run
 from flowdist.errors import FlowdistError
 from flowdist.graph import format_duration
 from flowdist.record.reader import WholeRecord
 from flowdist.report.record.divergence import divergence, divergence_of, divergence_text
 from flowdist.report.table import table
 from flowdist.sim.experiment.compare import Comparison, compare
-from flowdist.sim.experiment.outcome import IncidentOutcome, of_record
+from flowdist.sim.experiment.outcome import of_record
 from flowdist.text.printable import joined
 
 SIDE = ("outcome", "lasted_ns", "lost_ns")
@@ -51,47 +50,35 @@ def command(a: str, b: str, context: int, no_times: bool, by: str | None, as_jso
     if by == "incident" or (by is None and is_mixed and not no_times):
         is_same = _by_incident(records, (a, b), as_json)
     else:
-        is_same = _by_line(records, (a, b), context, as_json, times=not no_times)
+        sides = [WholeRecord(name, record.header, list(record)) for name, record in zip((a, b), records, strict=True)]
+        found = divergence(*sides, times=not no_times)
+        is_same = found.is_none
+        if as_json:
+            print_json("diff", **divergence_of(found, context))
+        else:
+            click.echo(divergence_text(found, context), nl=False)
     for record in records:
         record.finish()
     sys.exit(0 if is_same else 1)
 
 
-def _by_line(records: list[RecordFile], names: tuple[str, str], context: int, as_json: bool, *, times: bool) -> bool:
-    """Print the first line that differs; return whether none does."""
-    sides = [WholeRecord(name, record.header, list(record)) for name, record in zip(names, records, strict=True)]
-    found = divergence(sides[0], sides[1], times=times)
-    if as_json:
-        print_json("diff", **divergence_of(found, context))
-    else:
-        click.echo(divergence_text(found, context), nl=False)
-    return found.is_none
-
-
 def _by_incident(records: list[RecordFile], names: tuple[str, str], as_json: bool) -> bool:
-    """Print the outcomes of both side by side; return whether all decisions are the same.
-
-    Raises:
-        FlowdistError: A record is of macro mode, or has a line that cannot be replayed.
-    """
+    """Print the outcomes of both side by side; return whether all decisions are the same."""
     outcomes = []
     for record, name in zip(records, names, strict=True):
         refuse_macro(record.header, name)
         outcomes.append(of_record(record.header, record))
-    found, differences = compare(*outcomes), compare(*outcomes).differences
+    found = compare(*outcomes)
+    differences = found.differences
     if as_json:
-        pairs = [[None if one is None else _values(one) for one in pair] for pair in found.pairs]
+        pairs = [[one and one._asdict() for one in pair] for pair in found.pairs]
+        for values in filter(None, [one for pair in pairs for one in pair]):
+            del values["lost_ns"]  # the records do not say what one incident cost
         sides = {key: {name: getattr(one, name) for name in SIDE} for key, one in zip("ab", outcomes, strict=True)}
         print_json("diff", same_decisions=not differences, differences=differences, **sides, incidents=pairs)
     else:
         click.echo(_side_by_side(found, differences, names), nl=False)
     return not differences
-
-
-def _values(one: IncidentOutcome) -> dict[str, Any]:
-    values = {**one._asdict(), "restarted": list(one.restarted), "stayed": list(one.stayed)}
-    del values["lost_ns"]  # the records do not say what one incident cost
-    return values
 
 
 def _side_by_side(found: Comparison, differences: list[str], names: tuple[str, str]) -> str:

@@ -8,9 +8,8 @@ from typing import Any
 
 import click
 
-from flowdist.cli.shared.common import print_json, verb
+from flowdist.cli.shared.common import paint, print_json, verb
 from flowdist.cli.shared.options import json_option, runs_option
-from flowdist.cli.shared.terminal import paint
 from flowdist.graph import format_duration
 from flowdist.report.table import table
 from flowdist.runtime.run_folder.access import owner_of

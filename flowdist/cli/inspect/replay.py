@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import click
 
-from flowdist.cli.inspect.whatif import OtherTopology, answer, read_question
+from flowdist.cli.inspect.whatif import Question, answer
 from flowdist.cli.shared.common import print_json, until_ns, verb
-from flowdist.cli.shared.completion import complete_run
-from flowdist.cli.shared.options import FaultOptions, gathered, json_option, param_option, set_option
-from flowdist.cli.shared.records import RecordFile, find_record, help_for, refuse_macro
-from flowdist.cli.shared.workloads import workload_option
+from flowdist.cli.shared.options import (
+    FaultOptions,
+    TopologyOptions,
+    gathered,
+    json_option,
+    param_option,
+    set_option,
+    workload_option,
+)
+from flowdist.cli.shared.records import help_for, open_record
+from flowdist.cli.shared.runs import complete_run
 from flowdist.control.invariants.invariants import check_job
 from flowdist.errors import FlowdistError
 from flowdist.record.journal import Header, Line, Record, digest, encode_line
@@ -35,15 +42,7 @@ class ReplayOptions(NamedTuple):
     as_log: bool
 
     def check(self, *, is_what_if: bool, as_json: bool) -> None:
-        """Refuse options that do not go together.
-
-        Args:
-            is_what_if: Whether a what-if is asked.
-            as_json: Whether --json is given.
-
-        Raises:
-            FlowdistError: Two options do not go together.
-        """
+        """Refuse options that do not go together."""
         if self.step is not None and self.until is not None:
             help = "leave out one; --until TIME --state is a state, too"
             raise FlowdistError("--step does not go with --until", help=help)
@@ -73,25 +72,20 @@ class ReplayOptions(NamedTuple):
 )
 @click.option("--without", multiple=True, metavar="FAULT", help="What if this fault of the run had not happened.")
 @gathered(
-    "other",
-    OtherTopology,
-    click.option("--with", "topology", metavar="TOPOLOGY", help="What if the policies had been those of this file."),
+    "named",
+    TopologyOptions,
+    click.option("--with", "target", metavar="TOPOLOGY", help="What if the policies had been those of this file."),
     param_option,
     set_option,
 )
-@click.option("--trace", "trace_file", type=click.Path(dir_okay=False), help="Write the trace of the what-if.")
-@workload_option
-@json_option
-def command(
-    journal: str,
-    options: ReplayOptions,
-    faults: FaultOptions,
-    without: tuple[str, ...],
-    other: OtherTopology,
-    trace_file: str | None,
-    workload_file: str | None,
-    as_json: bool,
-) -> None:
+@gathered(
+    "question",
+    Question,
+    click.option("--trace", "trace_file", type=click.Path(dir_okay=False), help="Write the trace of the what-if."),
+    workload_option,
+    json_option,
+)
+def command(journal: str, options: ReplayOptions, question: Question) -> None:
     """Replay the journal of a run (or a trace) with a fresh controller, event by event.
 
     \b
@@ -106,16 +100,13 @@ def command(
     JOURNAL is a run, by its name in runs/ or its folder, or a trace (default: the newest run). Exit code 3 if the
     controller decides differently from the record; a what-if has the exit codes of flowdist simulate.
     """
-    question = read_question(faults, other, trace_file, workload_file, without)
-    options.check(is_what_if=question is not None, as_json=as_json)
-    record = RecordFile(find_record(journal))
-    refuse_macro(record.header, journal)
-    lines = list(record)
-    if question is not None:
-        record.refuse_bad()
-        answer(record.header, lines, journal, question, as_json)
-    all_lines = len(lines)
-    lines = list(_chosen(lines, options))
+    is_what_if, as_json = question.is_asked(), question.named.as_json
+    options.check(is_what_if=is_what_if, as_json=as_json)
+    record = open_record(journal)
+    if is_what_if:
+        answer(record.header, record.whole(), journal, question, as_json)
+    every = list(record)
+    lines = list(_chosen(every, options))
     play = Replay(record.header, source=str(record.path))
     try:
         _show(play, lines, options, as_json)
@@ -124,34 +115,32 @@ def command(
     if play.difference is not None:
         click.echo(f"the first difference is at event {play.n_different}: {event_text(play.difference.line)}", err=True)
         click.echo(play.difference.text, err=True)
-    if len(lines) == all_lines:  # a part that was asked for may end before the bad line
+    if len(lines) == len(every):  # a part that was asked for may end before the bad line
         record.finish()
     sys.exit(3 if play.difference is not None else 0)
 
 
 def _show(play: Replay, lines: list[Line], options: ReplayOptions, as_json: bool) -> None:
-    """Replay the lines, and show the events, the log, or the state at the end.
-
-    Raises:
-        FlowdistError: A line cannot be replayed (`BadLine`), or breaks an invariant.
-    """
+    """Replay the lines, and show the events, the log, or the state at the end."""
     if options.step is not None or options.wants_state:
         for line in lines:
             _hear(play, line)
-        _show_state(play, as_json)
+        if as_json:
+            print_json("state", differs_at=play.n_different, **state_of(play.job, play.last))
+        else:
+            click.echo(state_text(play.job, play.last), nl=False)
     elif options.as_log:
-        _show_log(play, lines)
+        click.echo(f"{LEGEND}\n{log_heading(play.job)}")
+        for line in lines:
+            _hear(play, line)
+            for text in log_line(play.job, line):
+                click.echo(text)
     else:
         _show_all(play, lines, as_json)
 
 
 def _hear(play: Replay, line: Line) -> None:
-    """Replay one line, and check the invariants of the state, unless the replay differs from the record by now.
-
-    Raises:
-        BadLine: The line cannot be replayed.
-        FlowdistError: An invariant is broken.
-    """
+    """Replay one line, and check the invariants of the state, unless the replay differs from the record by now."""
     play.hear(line)
     if play.difference is None and isinstance(line, Record):
         try:
@@ -162,11 +151,7 @@ def _hear(play: Replay, line: Line) -> None:
 
 
 def _chosen(lines: list[Line], options: ReplayOptions) -> Iterator[Line]:
-    """Yield the lines up to the event of --step or the time of --until; without either, all lines.
-
-    Raises:
-        FlowdistError: There is no such event, or --until is not a duration.
-    """
+    """Yield the lines up to the event of --step or the time of --until; without either, all lines."""
     step, end_ns = options.step, until_ns(options.until)
     last = max((line.n for line in lines if isinstance(line, Record)), default=0)
     if step is not None and step > last:
@@ -179,28 +164,8 @@ def _chosen(lines: list[Line], options: ReplayOptions) -> Iterator[Line]:
         yield line
 
 
-def _show_state(play: Replay, as_json: bool) -> None:
-    """Print the state of the job after the last replayed line."""
-    if as_json:
-        print_json("state", differs_at=play.n_different, **state_of(play.job, play.last))
-    else:
-        click.echo(state_text(play.job, play.last), nl=False)
-
-
-def _show_log(play: Replay, lines: Iterable[Line]) -> None:
-    """Replay the lines, and print the status log: legend, heading, and a line for each event."""
-    click.echo(f"{LEGEND}\n{log_heading(play.job)}")
-    for line in lines:
-        _hear(play, line)
-        for text in log_line(play.job, line):
-            click.echo(text)
-
-
 def _show_all(play: Replay, lines: list[Line], as_json: bool) -> None:
-    """Replay the lines, and print every event with its decisions, the summary and the digest.
-
-    With --json, print the summary alone.
-    """
+    """Replay the lines, and print every event with its decisions, summary and digest; with --json the summary alone."""
     for line in lines:
         _hear(play, line)
         for text in () if as_json else event_lines(line):

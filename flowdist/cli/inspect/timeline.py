@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from flowdist.cli.shared.common import format_of, verb, write
-from flowdist.cli.shared.completion import complete_run
 from flowdist.cli.shared.records import RecordFile, find_record, refuse_macro
+from flowdist.cli.shared.runs import complete_run
 from flowdist.errors import FlowdistError
 from flowdist.record.reader import BadLine
 from flowdist.report.record.page import timeline_page
@@ -42,11 +42,12 @@ def command(file: str, output: str | None, form: str | None) -> None:
     form = form or ("html" if output in (None, "-") else format_of(output or "", SUFFIXES))
     record = RecordFile(path)
     refuse_macro(record.header, str(path))
-    timeline = _timeline(record)
+    timeline, mask = _timeline(record), known_mask(record.header.graph, os.environ)
+    target = Path(output) if output is not None else _beside(path, form)
+    content = timeline_page(timeline, mask=mask).encode() if form == "html" else perfetto_json(timeline, mask)
     if output == "-":
-        click.echo(_content(timeline, form).decode(), nl=False)
+        click.echo(content.decode(), nl=False)
     else:
-        target, content = Path(output) if output is not None else _beside(path, form), _content(timeline, form)
         write(target, content)
         click.echo(f"{target}: {len(timeline.attempts)} attempts, {len(content) / 1e3:,.0f} kB", err=True)
     if timeline.differs_at is not None:
@@ -65,18 +66,8 @@ def _timeline(record: RecordFile) -> Timeline:
         return timeline_of(record.header, lines[: bad.number - 2])
 
 
-def _content(timeline: Timeline, form: str) -> bytes:
-    """Return the bytes of the file of a timeline in this format: html or perfetto."""
-    mask = known_mask(timeline.header.graph, os.environ)
-    return timeline_page(timeline, mask=mask).encode() if form == "html" else perfetto_json(timeline, mask)
-
-
 def _beside(path: Path, form: str) -> Path:
-    """Return the default file of a timeline: timeline.html in the folder of a run, trace.html beside trace.jsonl.
-
-    Raises:
-        FlowdistError: That file is the record itself.
-    """
+    """Return the default file of a timeline: timeline.html in the folder of a run, trace.html beside trace.jsonl."""
     name = "timeline" if path.name == "journal.jsonl" else path.stem
     target = path.with_name(name + FORMATS[form])
     if target == path:

@@ -10,12 +10,11 @@ import click
 import msgspec
 
 from flowdist.cli.shared.common import load, print_json, write_trace
-from flowdist.cli.shared.options import FaultOptions, TopologyOptions
+from flowdist.cli.shared.options import FaultOptions, TopologyOptions, fields_set, times_of
 from flowdist.cli.shared.simulated import ProgressLine, exit_code, simulated_summary
-from flowdist.cli.shared.workloads import fields_set, times_of
 from flowdist.errors import FlowdistError
 from flowdist.faults.files import join_plans
-from flowdist.faults.grammar import FaultError, Plan
+from flowdist.faults.grammar import FaultError
 from flowdist.graph import RoleGraph, format_duration
 from flowdist.record.journal import Header, Line
 from flowdist.record.reader import WholeRecord
@@ -31,34 +30,17 @@ if TYPE_CHECKING:
     from flowdist.sim.experiment.outcome import Outcome
     from flowdist.sim.result import SimResult
 
-COLUMNS = ("as it was", "again", "what if")
 OFF_MAX = 0.1  # the share by which the simulation of the run itself may be off before a warning says so
 
 
-class OtherTopology(NamedTuple):
-    """Topology of `--with`, `-p` and `--set`, whose policies replace those of the record.
-
-    `topology` is None without --with.
-    """
-
-    topology: str | None
-    params: tuple[str, ...]
-    sets: tuple[str, ...]
-
-
 class Question(NamedTuple):
-    """Differences of the what-if from the recorded run: more faults, and a topology with other policies.
-
-    `named` is None if the policies of the record stay. `trace_file` is the file for the trace of the what-if, or None.
-    `workload_file` has the times of the workers, for both simulations; None: they are measured in the record.
-    `without` are texts of faults and orders of the run that the what-if leaves out.
-    """
+    """Differences of the what-if from the recorded run: more faults, and a topology with other policies."""
 
     faults: FaultOptions
-    named: TopologyOptions | None
-    trace_file: str | None
-    workload_file: str | None = None
-    without: tuple[str, ...] = ()
+    named: TopologyOptions  # of --with, -p and --set; without --with the policies of the record stay
+    trace_file: str | None  # for the trace of the what-if
+    workload_file: str | None  # times of the workers, for both simulations; None: they are measured in the record
+    without: tuple[str, ...]  # faults and orders of the run that the what-if leaves out
 
     @property
     def words(self) -> list[str]:
@@ -66,40 +48,23 @@ class Question(NamedTuple):
         options = {"--without": self.without, "--fail": self.faults.fails, "--scale": self.faults.scales}
         options |= {"--add": self.faults.adds, "--drain": self.faults.drains}
         words = [f"{option} {text}" for option, texts in options.items() for text in texts]
-        if self.named is not None:
+        if self.named.target is not None:
             sets = [f"--set {text}" for text in self.named.sets] + [f"-p {text}" for text in self.named.params]
             words.append(" ".join([f"the policies of {self.named.target}", *sets]))
         return words
 
-
-def read_question(
-    faults: FaultOptions,
-    other: OtherTopology,
-    trace_file: str | None,
-    workload_file: str | None,
-    without: tuple[str, ...] = (),
-) -> Question | None:
-    """Return the question of the command line; None if none is asked.
-
-    Raises:
-        FlowdistError: An option of the question lacks the option that it belongs to.
-    """
-    if other.topology is None and (other.params or other.sets):
-        option = f"--set {other.sets[0]}" if other.sets else f"-p {other.params[0]}"
-        help = "a record knows the compiled graph only: add --with topology.py"
-        raise FlowdistError(f"{option}: of which topology?", help=help)
-    named = None
-    if other.topology is not None:
-        named = TopologyOptions(other.topology, other.params, other.sets, None, as_json=False)
-    question = Question(faults, named, trace_file, workload_file, without)
-    if question.words:
-        return question
-    if trace_file is not None or workload_file is not None:
-        option = "--trace" if trace_file is not None else "--workload"
-        raise FlowdistError(
-            f"{option} goes with a question", help="add --fail, --without, --scale, --add, --drain or --with"
-        )
-    return None
+    def is_asked(self) -> bool:
+        """Return whether there is a question; refuse an option that lacks the option that it belongs to."""
+        named = self.named
+        if named.target is None and (named.params or named.sets):
+            option = f"--set {named.sets[0]}" if named.sets else f"-p {named.params[0]}"
+            help = "a record knows the compiled graph only: add --with topology.py"
+            raise FlowdistError(f"{option}: of which topology?", help=help)
+        if not self.words and (self.trace_file is not None or self.workload_file is not None):
+            option = "--trace" if self.trace_file is not None else "--workload"
+            help = "add --fail, --without, --scale, --add, --drain or --with"
+            raise FlowdistError(f"{option} goes with a question", help=help)
+        return bool(self.words)
 
 
 def answer(header: Header, lines: list[Line], name: str, question: Question, as_json: bool) -> NoReturn:
@@ -107,17 +72,6 @@ def answer(header: Header, lines: list[Line], name: str, question: Question, as_
 
     The exit code is that of the what-if: 0 if the job succeeds, 3 if an invariant is violated, 4 if the job does not
     end, else 1.
-
-    Args:
-        header: Header of the record.
-        lines: The other lines of the record.
-        name: The record, as the command line names it.
-        question: The differences.
-        as_json: Print one JSON object.
-
-    Raises:
-        FlowdistError: A fault does not fit the topology, the topology of --with is not that of the run, or the run had
-            no fault that --without names.
     """
     from flowdist.sim.experiment.play import play  # the simulator: a replay without a what-if needs none
     from flowdist.sim.experiment.record import of_record
@@ -130,7 +84,11 @@ def answer(header: Header, lines: list[Line], name: str, question: Question, as_
     more, left = question.faults.plan(), without(job.plan, named(causes_of(job.plan), question.without))
     variant = job._replace(graph=_other(job.graph, question), plan=join_plans([left, more]))
     check_faults(job.plan, job.graph)
-    _refuse_foreign_topology(left, variant.graph, question)
+    try:
+        check_faults(left, variant.graph)
+    except FaultError as error:
+        message = f"{question.named.target} is not the topology of this run, which had this fault: {error.message}"
+        raise FlowdistError(message, help="name one with the same nodes and roles") from None
     check_faults(variant.plan, variant.graph)
     with ProgressLine(quiet=as_json) as progress:
         again, found = (play(one, tell=progress.tell) for one in (job, variant))
@@ -141,7 +99,10 @@ def answer(header: Header, lines: list[Line], name: str, question: Question, as_
     warm = unknown_restarts(job.gaps.unrestarted, result) if question.workload_file is None else []
     write_trace(question.trace_file, result.lines)
     if as_json:
-        content: dict[str, Any] = {"faults": _as_options(job.plan), "untold": list(job.gaps.omitted)}
+        content: dict[str, Any] = {
+            "faults": [" ".join(option) for option in job.plan.options],
+            "untold": list(job.gaps.omitted),
+        }
         content |= dict(zip(("as_it_was", "again", "what_if"), summaries, strict=True))
         content["unfired"] = [fault.spec for fault in result.unfired]
         content |= {"doubts": doubts, "unknown": warm}
@@ -154,37 +115,17 @@ def answer(header: Header, lines: list[Line], name: str, question: Question, as_
     sys.exit(exit_code(result.job.outcome, is_broken=result.violation is not None))
 
 
-def _refuse_foreign_topology(recorded: Plan, other: RoleGraph, question: Question) -> None:
-    """Refuse a topology of --with that lacks a target of the recorded faults.
-
-    Raises:
-        FlowdistError: A recorded fault has no target there.
-    """
-    from flowdist.sim.faults.injector import check_faults  # as above
-
-    try:
-        check_faults(recorded, other)
-    except FaultError as error:
-        assert question.named is not None
-        message = f"{question.named.target} is not the topology of this run, which had this fault: {error.message}"
-        raise FlowdistError(message, help="name one with the same nodes and roles") from None
-
-
 def _other(same: RoleGraph, question: Question) -> RoleGraph:
     """Return the graph of the what-if: that of the record, or the topology of --with with the workloads of the record.
 
     A workload field that --set names keeps the value of --set. Nodes are those of the record unless the topology names
     some.
-
-    Args:
-        same: The graph of the record, with the times that were measured there.
-        question: The differences.
     """
     from flowdist.sim.simulation import with_nodes  # as above
 
-    if question.named is None:
+    if question.named.target is None:
         return same
-    graph, roles = load(question.named).graph, []
+    graph, roles = load(question.named._replace(as_json=False)).graph, []  # its warnings are told on stderr anyway
     workloads = {role.name: role.workload for role in same.roles}
     for role in graph.roles:
         words = [text.partition(".")[2] for text in fields_set(question.named.sets) if text.startswith(f"{role.name}.")]
@@ -194,10 +135,8 @@ def _other(same: RoleGraph, question: Question) -> RoleGraph:
         roles.append(msgspec.structs.replace(role, workload=work))
         if work.lag_ns > work.checkpoint_every_ns:
             every, lag = format_duration(work.checkpoint_every_ns), format_duration(work.lag_ns)
-            message = (
-                f"{role.name}: the next checkpoint would begin after {every}, and one is complete only after {lag}"
-            )
-            raise FlowdistError(message, help=f"name an interval of at least {lag}")
+            message = f"the next checkpoint would begin after {every}, and one is complete only after {lag}"
+            raise FlowdistError(f"{role.name}: {message}", help=f"name an interval of at least {lag}")
     cluster = graph.cluster if graph.cluster.given else same.cluster
     return with_nodes(msgspec.structs.replace(graph, roles=tuple(roles), cluster=cluster))
 
@@ -205,13 +144,8 @@ def _other(same: RoleGraph, question: Question) -> RoleGraph:
 def doubts_of(was: Outcome, again: Outcome, what: str, *, has_times: bool) -> list[str]:
     """Return why simulations of a run cannot be trusted: that of the run itself is not what the run was.
 
-    The list is empty if outcome and number of incidents are the same, and the length is at most 10 % off.
-
-    Args:
-        was: The outcome of the run.
-        again: That of its simulation.
-        what: What is not to be trusted, in words.
-        has_times: The times are those of a workload.toml already, so that no text advises to measure some.
+    The list is empty if outcome and number of incidents are the same, and the length is at most 10 % off. `what` is not
+    to be trusted, in words. With `has_times` they are those of a workload.toml, and no text advises to measure some.
     """
     found = []
     off = abs(again.lasted_ns - was.lasted_ns) / max(was.lasted_ns, 1)
@@ -228,12 +162,7 @@ def doubts_of(was: Outcome, again: Outcome, what: str, *, has_times: bool) -> li
 
 
 def unknown_restarts(unrestarted: Collection[str], result: SimResult) -> list[str]:
-    """Return a text for each role that a simulation restarts, although no record shows how long that takes.
-
-    Args:
-        unrestarted: The roles whose warm start is unknown: see `Gaps`.
-        result: The simulation.
-    """
+    """Return a text for each role that a simulation restarts, although no record shows how long that takes."""
     texts = []
     for role in result.job.graph.roles:
         again = any(each.attempt > 1 for each in result.job.replicas_of(result.job.roles[role.name]))
@@ -260,11 +189,7 @@ def _comparable_summary(run: SimResult, was: dict[str, Any], untold: Collection[
 
 
 def _recorded(header: Header, lines: list[Line], untold: Collection[str]) -> tuple[Outcome, dict[str, Any]]:
-    """Return outcome and summary of the record, with time accounts in which saving counts as in its simulation.
-
-    Raises:
-        ReplayError: The record does not replay.
-    """
+    """Return outcome and summary of the record, with time accounts in which saving counts as in its simulation."""
     from flowdist.sim.experiment.outcome import of_replay  # as above
 
     replay = Replay(header, strict=True)
@@ -280,7 +205,7 @@ def _show(
     from flowdist.sim.faults.unfired import unfired_texts  # as above
 
     click.echo(f"{name}, with {', '.join(question.words)}\n")
-    click.echo(f"Faults of the run: {', '.join(_as_options(job.plan)) or 'nothing'}")
+    click.echo(f"Faults of the run: {', '.join(map(' '.join, job.plan.options)) or 'nothing'}")
     for text in job.gaps.omitted:
         click.echo(f"Not repeated: {text}")
     click.echo("")
@@ -300,11 +225,6 @@ def _show(
         click.echo(f"\nviolated: {result.violation}", err=True)
 
 
-def _as_options(plan: Plan) -> list[str]:
-    """Return the plan of faults as options of the command line."""
-    return [" ".join(option) for option in plan.options]
-
-
 def _header(result: SimResult) -> Header:
     """Return the header of a simulation's trace."""
     assert isinstance(result.lines[0], Header)
@@ -312,21 +232,18 @@ def _header(result: SimResult) -> Header:
 
 
 def _rows(summaries: list[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """Return the rows of the table that compares summaries: a row of headings, then one for each figure.
-
-    Args:
-        summaries: The summary of the recorded run, of its simulation, and of the what-if: one column each. A role that
-            a run does not have is shown as `-`.
-    """
+    """Return the rows of the table that compares summaries: a row of headings, then one for each figure."""
 
     def row(label: str, pick: Any) -> tuple[str, ...]:
         return (label, *(str(pick(summary)) for summary in summaries))
 
-    rows: list[tuple[str, ...]] = [("", *COLUMNS)]
-    rows.append(row("outcome", lambda s: s["outcome"] or "unfinished"))
-    rows.append(row("lasted", lambda s: rounded(s["lasted_s"])))
-    rows.append(row("goodput", lambda s: "-" if s["goodput"] is None else f"{100 * s['goodput']:.1f} %"))
-    rows.append(row("incidents", lambda s: len(s["incidents"])))
+    rows: list[tuple[str, ...]] = [
+        ("", "as it was", "again", "what if"),
+        row("outcome", lambda s: s["outcome"] or "unfinished"),
+        row("lasted", lambda s: rounded(s["lasted_s"])),
+        row("goodput", lambda s: "-" if s["goodput"] is None else f"{100 * s['goodput']:.1f} %"),
+        row("incidents", lambda s: len(s["incidents"])),
+    ]
     for name in dict.fromkeys(role for summary in summaries for role in summary["roles"]):
         for key in ("generations", "restarts", "charged"):
             rows.append(row(f"{name}: {key}", lambda s, k=key, n=name: s["roles"].get(n, {}).get(k, "-")))

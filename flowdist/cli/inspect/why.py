@@ -12,11 +12,10 @@ import click
 
 from flowdist.cli.inspect.whatif import doubts_of
 from flowdist.cli.shared.common import print_json, verb
-from flowdist.cli.shared.completion import complete_run
-from flowdist.cli.shared.options import json_option
-from flowdist.cli.shared.records import RecordFile, find_record, is_record, refuse_macro
+from flowdist.cli.shared.options import json_option, times_of, workload_option
+from flowdist.cli.shared.records import is_record, open_record
+from flowdist.cli.shared.runs import complete_run
 from flowdist.cli.shared.simulated import ProgressLine
-from flowdist.cli.shared.workloads import times_of, workload_option
 from flowdist.errors import FlowdistError
 from flowdist.record.reader import JOURNAL
 from flowdist.sim.calibration.counted import CURE
@@ -77,40 +76,32 @@ def command(run: str, incident: int | None, simulations: int | None, workload_fi
     asked = _read(run, workload_file)
     with ProgressLine(quiet=as_json) as progress:
         played = Counterfactuals(asked.job, asked.was.lasted_ns, progress.tell)
-        if incident is not None:
-            cost = played.cost_of(incident, asked.was)
-            doubts = _doubts(asked, cost.again)
-        else:
-            answer = search(played.causes, lambda removed: _play(played, progress, most, removed), most)
-            doubts = _doubts(asked, answer.again)
-    if incident is not None:
-        _show_incident(asked, cost, doubts, as_json)
+
+        def play(removed: Sequence[Cause]) -> Outcome:
+            progress.label = f"simulation {played.n_played + 1} of at most {most}"
+            return played.play(removed)
+
+        found: IncidentCost | Answer
+        found = search(played.causes, play, most) if incident is None else played.cost_of(incident, asked.was)
+    doubts: list[str] = []
+    if asked.was.outcome in JUDGED:
+        doubts = doubts_of(asked.was, found.again, "these answers", has_times=workload_file is not None)
+    if isinstance(found, IncidentCost):
+        _show_incident(asked, found, doubts, as_json)
     else:
-        _show(asked, answer, played.n_played, doubts, as_json)
+        _show(asked, found, played.n_played, doubts, as_json)
     for text in () if as_json else doubts:
         click.echo(f"warning: {text}", err=True)
     sys.exit(0)
 
 
-def _play(played: Counterfactuals, progress: ProgressLine, most: int, removed: Sequence[Cause]) -> Outcome:
-    progress.label = f"simulation {played.n_played + 1} of at most {most}"
-    return played.play(removed)
-
-
 def _read(name: str, workload_file: str | None) -> _Run:
-    """Read a record, and prepare its simulation.
-
-    Raises:
-        FlowdistError: There is no such record, it cannot be used or simulated, the workload file does not fit, or the
-            number of steps of a primary task is not known.
-    """
+    """Read a record, and prepare its simulation."""
     if name.endswith((".py", ".toml")) and Path(name).is_file():
         help = f"record it first: flowdist simulate {name} --trace trace.jsonl; then flowdist why trace.jsonl"
         raise FlowdistError(f"{name} is no record of a run", help=help)
-    file = RecordFile(find_record(name))
-    refuse_macro(file.header, name)
-    lines = list(file)
-    file.refuse_bad()
+    file = open_record(name)
+    lines = file.whole()
     was, job = outcome.of_record(file.header, lines, strict=True), record.of_record(file.header, lines)
     if workload_file is not None:
         job = job.with_times(times_of(workload_file, job.graph))
@@ -121,22 +112,10 @@ def _read(name: str, workload_file: str | None) -> _Run:
         help += " -o workload.toml, and --workload workload.toml"
         raise FlowdistError(f"{message} no attempt shows all of them", help=help)
     check_faults(job.plan, job.graph)
-    return _Run(_lasting_name(file.path), workload_file, was, job)
-
-
-def _lasting_name(path: Path) -> str:
-    """Return the name of a record for a later command: that of its folder, not of a link such as `latest`."""
-    if path.name != JOURNAL:
-        return str(path)
-    folder = path.parent
-    return str(folder.with_name(folder.resolve().name) if folder.is_symlink() else folder)
-
-
-def _doubts(asked: _Run, again: Outcome) -> list[str]:
-    """Return why the answer cannot be trusted; empty if the simulation of the run is what the run was."""
-    if asked.was.outcome not in JUDGED:
-        return []
-    return doubts_of(asked.was, again, "these answers", has_times=asked.workload_file is not None)
+    path = file.path
+    if path.name == JOURNAL:  # a later command names the folder of the run, not a link such as `latest`
+        path = path.parent.with_name(path.parent.resolve().name) if path.parent.is_symlink() else path.parent
+    return _Run(str(path), workload_file, was, job)
 
 
 def _show(asked: _Run, answer: Answer, n_played: int, doubts: list[str], as_json: bool) -> None:
@@ -152,13 +131,9 @@ def _show(asked: _Run, answer: Answer, n_played: int, doubts: list[str], as_json
         click.echo(f"   {asked.command(one.removed)}")
     for text in _rest(answer):
         click.echo(text)
-    harm = [cause for cause in _all_causes(asked) if cause.is_harm]
+    harm = [cause for cause in causes_of(asked.job.plan) if cause.is_harm]
     if len(harm) > 1:
         click.echo(f"\nWithout any of the {len(harm)} faults and drains: {end_words(answer.calm)}.")
-
-
-def _all_causes(asked: _Run) -> list[Cause]:
-    return causes_of(asked.job.plan)
 
 
 def _show_head(asked: _Run, again: Outcome) -> None:

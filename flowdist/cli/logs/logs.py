@@ -12,15 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from flowdist.cli.logs.following import follow, rounds
-from flowdist.cli.logs.printing import LinePrinter
-from flowdist.cli.logs.searching import Search, compiled
-from flowdist.cli.logs.sources import Sources, Wanted, origin_of
+from flowdist.cli.logs.printing import LinePrinter, Search, compiled
+from flowdist.cli.logs.sources import Sources, Wanted, follow, origin_of, rounds
 from flowdist.cli.shared.common import verb
-from flowdist.cli.shared.completion import complete_target
 from flowdist.cli.shared.options import gathered, runs_option
 from flowdist.cli.shared.records import help_for
-from flowdist.cli.shared.runs import run_option
+from flowdist.cli.shared.runs import complete_target, run_option
 from flowdist.errors import FlowdistError
 from flowdist.graph.units import parse_memory
 from flowdist.record.reader import BadLine, RecordReader
@@ -55,15 +52,7 @@ class LogOptions(NamedTuple):
         return ["stdout"] if self.only_out else ["stderr"]
 
     def check(self, targets: Sequence[str], *, searches: bool) -> None:
-        """Refuse options that do not go together.
-
-        Args:
-            targets: The workers that are named.
-            searches: Whether there is a pattern to search for.
-
-        Raises:
-            FlowdistError: Two options do not go together, or targets are named beside --events.
-        """
+        """Refuse options that do not go together."""
         if self.events:
             if targets or self.attempt is not None or self.all_attempts or self.only_out or self.only_err or searches:
                 raise FlowdistError("--events is about the whole run", help="leave the other options out")
@@ -73,11 +62,7 @@ class LogOptions(NamedTuple):
             raise FlowdistError(f"--attempt {self.attempt} does not go with {other}", help=help)
 
     def fetch_bytes(self) -> int:
-        """Return --fetch-max in bytes.
-
-        Raises:
-            FlowdistError: It is no size.
-        """
+        """Return --fetch-max in bytes."""
         try:
             return parse_memory(self.fetch_max)
         except ValueError as error:
@@ -95,17 +80,12 @@ class SearchOptions(NamedTuple):
     around: int | None
 
     def search(self) -> Search | None:
-        """Return the search; None if there is no --grep.
-
-        Raises:
-            FlowdistError: A pattern is no regular expression, or an option needs --grep.
-        """
+        """Return the search; None if there is no --grep."""
         if not self.patterns:
             given = {"-i": self.ignore_case, "-F": self.is_text, "-A": self.after, "-B": self.before, "-C": self.around}
             if names := [name for name, value in given.items() if value is not None and value is not False]:
-                raise FlowdistError(
-                    f"{names[0]} goes with --grep", help=f"name what to search for, or leave {names[0]} out"
-                )
+                help = f"name what to search for, or leave {names[0]} out"
+                raise FlowdistError(f"{names[0]} goes with --grep", help=help)
             return None
         around = self.around or 0
         before = around if self.before is None else self.before
@@ -194,17 +174,13 @@ def command(targets: tuple[str, ...], options: LogOptions, searching: SearchOpti
 
 
 def _print_logs(sources: Sources, options: LogOptions, printer: LinePrinter) -> None:
-    """Print the lines of the wanted logs, in order, or follow them.
-
-    Raises:
-        FlowdistError: None of the workers has the attempt that is asked for.
-    """
+    """Print the lines of the wanted logs, in order, or follow them."""
     remote = sources.remote(options.tail)
     local = sources.local(remote)
     if options.attempt is not None and not local and not remote:
         _refuse_attempt(sources, options)
     if options.follow:
-        follow(sources, local, remote, options.tail, printer)
+        follow(sources, local, remote, options.tail)
         return
     logs: list[Log | RemoteLog] = sorted([*local, *remote], key=lambda log: log.place)
     for log in logs:
@@ -227,11 +203,7 @@ def _refuse_attempt(sources: Sources, options: LogOptions) -> None:
 
 
 def _chosen_targets(targets: Sequence[str], graph: RoleGraph, base: Path) -> list[Target]:
-    """Return the roles, replicas and workers that the command line names; empty for all.
-
-    Raises:
-        FlowdistError: The topology has no such target, or it is the name of a run.
-    """
+    """Return the roles, replicas and workers that the command line names; empty for all."""
     roles = {role.name for role in graph.roles}
     for text in targets:
         if text not in roles and any(path.name == text for path in run_dirs(base)):
@@ -243,9 +215,6 @@ def _print_events(run_dir: Path, follow: bool, tail: int | None, mask: Callable[
     """Print the lines of the journal: the last `tail` (None: all), and with `follow` new ones until the run is over.
 
     All lines are checked, those before the last `tail` too.
-
-    Raises:
-        BadLine: A line cannot be used; those before it have been printed.
     """
     path = run_dir / "journal.jsonl"
     file, reader = LogFile(path), RecordReader(str(path))

@@ -1,7 +1,8 @@
-"""The logs that a command line asks for: those in the folder of the run, and those of other hosts."""
+"""The logs that a command line asks for, in the folder of the run and on other hosts, and those that are followed."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,16 +12,20 @@ from flowdist.cli.logs.printing import LinePrinter, Origin
 from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.graph import RoleGraph
 from flowdist.graph.units import format_memory
-from flowdist.runtime.remote_logs.log_client import HostLogs, NotFetched, RemoteLog, asker
-from flowdist.runtime.remote_logs.placements import Placements, local_nodes
-from flowdist.runtime.run_folder.folder import JOURNAL
-from flowdist.runtime.run_folder.log_reader import Log, Target, find_logs, latest_attempts, lines_of
+from flowdist.runtime.remote_logs.log_client import HostLogs, HostTail, NotFetched, Place, RemoteLog, asker
+from flowdist.runtime.remote_logs.placements import Placements
+from flowdist.runtime.run_folder.folder import JOURNAL, is_locked
+from flowdist.runtime.run_folder.log_reader import Log, LogTail, Target, find_logs, latest_attempts, lines_of
 from flowdist.runtime.run_folder.logs import Stream
 from flowdist.runtime.run_folder.resume import LISTENS
 from flowdist.runtime.run_folder.runs import ControllerLink
 from flowdist.runtime.wire.log_messages import Attempt, LogName
 
 AT_ONCE = 16  # hosts that are asked at one time
+POLL_S = 0.1  # interval at which followed files are read
+NEW_S = 0.5  # interval at which new files are looked for
+REMOTE_S = 0.5  # interval at which other hosts are asked
+PUT_ASIDE_S = 30.0  # until a host is asked again that has not answered
 
 T = TypeVar("T")
 
@@ -49,19 +54,11 @@ def _names(target: Target, replica: ReplicaId) -> bool:
 
 
 class Sources:
-    """The logs of one run, here and on other hosts.
-
-    Args:
-        run_dir: The folder of the run.
-        graph: The job.
-        wanted: The logs that are wanted.
-        bytes_max: How much of one log of another host is fetched at most.
-        printer: Prints what cannot be fetched.
-    """
+    """The logs of one run, here and on other hosts."""
 
     def __init__(self, run_dir: Path, graph: RoleGraph, wanted: Wanted, bytes_max: int, printer: LinePrinter) -> None:
         self.run_dir, self.graph, self.wanted = run_dir, graph, wanted
-        self._bytes_max, self._printer = bytes_max, printer
+        self._bytes_max, self.printer = bytes_max, printer
         has_hosts = (run_dir / LISTENS).exists()
         self.placements = Placements(run_dir / JOURNAL) if has_hosts else None
         self._hosts: dict[NodeName, HostLogs] = {}
@@ -77,7 +74,7 @@ class Sources:
         if self.placements is None:
             return {}
         self.placements.update()
-        wanted, local = self.wanted, local_nodes(self.graph)
+        wanted, local = self.wanted, [node.name for node in self.graph.cluster.nodes]  # others join later
         found = self.placements.of_nodes(local, wanted.attempt, latest=wanted.latest)
         found = {node: [each for each in all if wanted.has_replica(each.replica)] for node, all in found.items()}
         return {node: attempts for node, attempts in sorted(found.items()) if attempts}
@@ -95,12 +92,12 @@ class Sources:
         found: list[RemoteLog] = []
         for node, logs in in_parallel(attempts, lambda node: self.host(node).find(attempts[node], last)):
             if isinstance(logs, NotFetched):
-                self._report(node, attempts[node], logs.message)
+                self._report_attempts(node, attempts[node], logs.message)
                 continue
             found += logs
             listed = {log.name.attempt for log in logs}
             if absent := [each for each in attempts[node] if each not in listed]:
-                self._report(node, absent, f"{node} has no such logs in its folder")
+                self._report_attempts(node, absent, f"{node} has no such logs in its folder")
         return found
 
     def local(self, remote: Iterable[RemoteLog]) -> list[Log]:
@@ -116,10 +113,9 @@ class Sources:
             return logs
         last = self.placements.latest() if wanted.latest else {}
         copies = {log.place for log in remote}
-        return [log for log in logs if log.place not in copies and log.attempt >= last.get(self._replica(log), 0)]
-
-    def _replica(self, log: Log) -> ReplicaId:
-        return ReplicaId(self.graph.roles[log.place[0]].name, log.place[1])
+        replicas = [ReplicaId(self.graph.roles[log.place[0]].name, log.place[1]) for log in logs]
+        pairs = zip(logs, replicas, strict=True)
+        return [log for log, of in pairs if log.place not in copies and log.attempt >= last.get(of, 0)]
 
     def lines(self, log: Log | RemoteLog, last: int | None) -> Iterator[str]:
         """Yield the wanted lines of a log. If those of another host end early, that is printed."""
@@ -129,7 +125,7 @@ class Sources:
         if log.start and last is None:
             size, part = format_memory(log.size), format_memory(log.size - log.start)
             text = f"{log.text} on {log.node}: its {log.name.stream} has {size}, of which these are the last {part}"
-            self._printer.missing(text, log.node, help="--fetch-max 1GiB fetches more of each log")
+            self.printer.missing(text, log.node, help="--fetch-max 1GiB fetches more of each log")
         count = 0
         try:
             for line in self.host(log.node).lines(log):
@@ -138,13 +134,16 @@ class Sources:
                     break  # the log has grown meanwhile, or the host does not count
                 yield line
         except NotFetched as error:
-            self._printer.missing(f"the rest of {log.text}: {error.message}", log.node)
+            self.printer.missing(f"the rest of {log.text}: {error.message}", log.node)
 
-    def _report(self, node: NodeName, attempts: Sequence[Attempt], why: str) -> None:
+    def _report_attempts(self, node: NodeName, attempts: Sequence[Attempt], why: str) -> None:
         names = list(dict.fromkeys(f"{each.replica} attempt {each.number}" for each in attempts))
         more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-        help = f"on that host: flowdist logs --run {self.run_dir.name}.{node}"
-        self._printer.missing(f"{', '.join(names[:5])}{more}: {why}", node, help)
+        self.report(node, f"{', '.join(names[:5])}{more}: {why}")
+
+    def report(self, node: NodeName, text: str) -> None:
+        """Print what could not be fetched from a host, and the command that shows it there."""
+        self.printer.missing(text, node, f"on that host: flowdist logs --run {self.run_dir.name}.{node}")
 
 
 def in_parallel(nodes: Iterable[NodeName], ask: Callable[[NodeName], T]) -> list[tuple[NodeName, T | NotFetched]]:
@@ -168,3 +167,93 @@ def origin_of(log: Log | RemoteLog) -> Origin:
     if isinstance(log, Log):
         return Origin(log.name, log.attempt, log.stream, "")
     return Origin(log.text, log.name.attempt.number, log.name.stream, log.node)
+
+
+def rounds(run_dir: Path) -> Iterator[bool]:
+    """Yield False at intervals while the run lasts, and True once when it is over and no file of it grows any more."""
+    while is_locked(run_dir):
+        yield False
+        time.sleep(POLL_S)
+    yield True
+
+
+def follow(sources: Sources, local: Sequence[Log], remote: Sequence[RemoteLog], tail: int | None) -> None:
+    """Print lines of these logs, then new ones of all wanted logs, until the run is over."""
+    wanted = sources.wanted
+    files = LogTail(sources.run_dir, sources.graph, wanted.targets, wanted.streams)
+    files.start(local, tail)
+    hosts = _HostTails(sources, remote)
+    look_at = ask_at = 0.0
+    for over in rounds(sources.run_dir):
+        if over or time.monotonic() >= look_at:
+            files.find_new_files()
+            look_at = time.monotonic() + NEW_S
+        for log, line in files.new_lines(final=over):
+            if log.place not in hosts.places:
+                sources.printer.show(origin_of(log), line)
+        if time.monotonic() >= ask_at or hosts.is_last:
+            hosts.look()
+            ask_at = time.monotonic() + REMOTE_S
+    hosts.end()
+
+
+class _HostTails:
+    """The logs of other hosts while they are followed."""
+
+    def __init__(self, sources: Sources, logs: Sequence[RemoteLog]) -> None:
+        self._sources = sources
+        self._tails: dict[NodeName, HostTail] = {}
+        self._aside_until: dict[NodeName, float] = {}
+        self._complete: set[NodeName] = set()  # hosts that have answered after the end of the job
+        for log in logs:
+            self._tail(log.node).start([log])
+        # of all logs that were followed: there may be copies of their last lines here
+        self.places: set[Place] = {log.place for log in logs}
+
+    @property
+    def is_last(self) -> bool:
+        """Return whether the job has ended, so that the hosts may be gone any moment."""
+        placements = self._sources.placements
+        if placements is not None and not placements.is_over:
+            placements.update()
+        return placements is not None and placements.is_over and len(self._complete) < len(self._tails)
+
+    def look(self) -> None:
+        """Print new lines of all hosts, and which hosts do not answer."""
+        attempts = self._sources.attempts()
+        placements = self._sources.placements
+        if placements is None:
+            return
+        is_over, latest = placements.is_over, placements.latest()
+
+        def ask(node: NodeName) -> list[tuple[RemoteLog, str]]:
+            tail = self._tail(node)
+            self.places |= tail.find_new(attempts.get(node, []), latest)
+            return list(tail.new_lines(final=is_over))
+
+        now = time.monotonic()
+        nodes = [node for node in {**attempts, **self._tails} if self._aside_until.get(node, 0.0) <= now]
+        for node, found in in_parallel([node for node in nodes if node not in self._complete], ask):
+            if isinstance(found, NotFetched):
+                if node not in self._aside_until and not is_over:
+                    self._sources.printer.missing(f"{found.message}; asking again every {PUT_ASIDE_S:g} s", node)
+                self._aside_until[node] = time.monotonic() + PUT_ASIDE_S
+                continue
+            self._aside_until.pop(node, None)
+            if is_over:
+                self._complete.add(node)
+            for log, line in found:
+                self._sources.printer.show(origin_of(log), line)
+
+    def end(self) -> None:
+        """Print which hosts may have printed more than was fetched: the run is over, and they are gone."""
+        placements = self._sources.placements
+        latest = placements.latest() if placements is not None else {}
+        for node in sorted(node for node, tail in self._tails.items() if tail.follows(latest)):
+            if node not in self._complete:
+                self._sources.report(node, f"what {node} printed last, if anything: the run is over")
+
+    def _tail(self, node: NodeName) -> HostTail:
+        if node not in self._tails:
+            self._tails[node] = HostTail(self._sources.host(node))
+        return self._tails[node]

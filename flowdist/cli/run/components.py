@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import click
 
 from flowdist import components
-from flowdist.cli.run.console import Shown
-from flowdist.cli.run.execution import DisplayOptions, RunSettings, display_options, execute, needs_linux
-from flowdist.cli.shared.common import show_problems, verb
+from flowdist.cli.run.execution import DisplayOptions, display_options, execute, needs_linux
+from flowdist.cli.shared.common import paint, show_problems, verb
 from flowdist.cli.shared.options import FaultOptions, fault_options, json_option, runs_option, set_option
-from flowdist.cli.shared.terminal import paint
 from flowdist.dsl import Topology
 from flowdist.dsl.load import compile_loaded
 from flowdist.dsl.oneline import written_on_the_command_line
@@ -66,13 +63,7 @@ RUN_OPTIONS = (
 
 
 def _command(name: str, component: Callable[..., Topology], options: Iterable[Callable[..., Any]]) -> click.Command:
-    """Return the command `run NAME`, which makes a topology by the component and runs it.
-
-    Args:
-        name: The name, such as dist.ddp.
-        component: Makes the topology. The first line of its docstring is the help.
-        options: Options of this component, besides those of all components.
-    """
+    """Return the command `run NAME`, which makes a topology by the component and runs it."""
 
     def run(
         args: tuple[str, ...],
@@ -91,16 +82,7 @@ def _command(name: str, component: Callable[..., Topology], options: Iterable[Ca
             show_problems(loaded.warnings)
             for note in _notes(topology, of_component, os.environ):
                 paint(f"flowdist: {note}", fg="yellow", err=True)
-        shown = Shown(display.quiet, as_json, live=not display.plain)
-        settings = RunSettings(
-            Path(base),
-            plan,
-            shown=shown,
-            detach=display.detach,
-            metrics_port=display.metrics_port,
-            page=display.page(),
-        )
-        execute(loaded.graph, settings)
+        execute(loaded.graph, display.settings(base, plan, as_json))
 
     decorated: Any = run
     for option in reversed([*TORCHX_OPTIONS, *options, *RUN_OPTIONS]):
@@ -110,11 +92,7 @@ def _command(name: str, component: Callable[..., Topology], options: Iterable[Ca
 
 
 def _topology(component: Callable[..., Topology], args: tuple[str, ...], options: dict[str, Any]) -> Topology:
-    """Call the component with the options of the command line, and return its topology.
-
-    Raises:
-        TopologyProblems: An option is refused or wrong; its place is the command line.
-    """
+    """Call the component with the options of the command line, and return its topology."""
     try:
         for option, why in REFUSED.items():
             if (value := options.pop(option, None)) is not None:
@@ -131,13 +109,7 @@ def _topology(component: Callable[..., Topology], args: tuple[str, ...], options
 
 
 def _notes(topology: Topology, options: Mapping[str, Any], env: Mapping[str, str]) -> list[str]:
-    """Return what the user should know about: a name that is changed, and what has no effect.
-
-    Args:
-        topology: The topology of the component.
-        options: The options of the component.
-        env: The environment variables.
-    """
+    """Return what the user should know about: a name that is changed, and what has no effect."""
     notes: list[str] = []
     name = options["name"]
     run = name.partition("/")[2] if "/" in name else name
@@ -155,9 +127,6 @@ def variables_of(texts: Iterable[str]) -> dict[str, str]:
     """Return the variables of `A=1,B=2`, read as TorchX does: a comma without a NAME= after it is part of the value.
 
     Quotation marks around a value are removed; what is between them is not split.
-
-    Raises:
-        TopologyProblems: A part has no `=`.
     """
     values: dict[str, str] = {}
     for text in texts:

@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from flowdist.cli.shared.common import print_json
-from flowdist.cli.shared.terminal import paint, rich_console
+from flowdist.cli.shared.common import paint, print_json, rich_console
 from flowdist.report.record.spending import time_of_run
 from flowdist.report.record.summary import summary_of, summary_text
 from flowdist.runtime.run_folder.folder import JOINED
-from flowdist.runtime.run_folder.outer_error_file import write_outer_error_file
-from flowdist.runtime.run_folder.root_cause import root_cause_text
+from flowdist.runtime.run_folder.root_cause import root_cause_text, write_outer_error_file
 from flowdist.runtime.run_folder.runs import write_end
 from flowdist.text.printable import one_line
 from flowdist.text.streams import print_worker_line
@@ -31,14 +29,11 @@ COLOURS = {"warning": "yellow", "error": "red", "failed": "red", "event": "cyan"
 
 
 class Shown(NamedTuple):
-    """Choice of output: `quiet` hides the output of workers, `as_json` prints the summary as JSON on stdout.
+    """Choice of output."""
 
-    `live` draws a picture of the job's status if stderr is a terminal.
-    """
-
-    quiet: bool = False
-    as_json: bool = False
-    live: bool = False
+    quiet: bool = False  # hide the output of workers
+    as_json: bool = False  # print the summary as JSON on stdout
+    live: bool = False  # draw a picture of the job's status if stderr is a terminal
 
 
 LINES = Shown()
@@ -81,14 +76,15 @@ class Console:
     def show(self, kind: str, text: str) -> None:
         """Print a line with the values of secrets masked, above the picture if there is one.
 
-        Args:
-            kind: `stdout` or `stderr` of a worker, or `event`, `warning`, `error` or `failed` of flowdist.
-            text: The line.
+        Its kind is `stdout` or `stderr` of a worker, or `event`, `warning`, `error` or `failed` of flowdist.
         """
         text = self._mask(text)
         if kind in ("stdout", "stderr"):
-            if not self.shown.quiet:
-                self._worker_line(text, err=kind == "stderr" or self.shown.as_json)
+            err = kind == "stderr" or self.shown.as_json
+            if self._pinned is not None and not self.shown.quiet and (err or sys.stdout.isatty()):
+                self._pinned.print(text)
+            elif not self.shown.quiet:
+                print_worker_line(text, sys.stderr if err else sys.stdout)
             return
         text = one_line(f"error: {text}" if kind in ("error", "failed") else text)
         line = f"flowdist {self.now_ns() / 1e9:7.2f}s {self.host and f'{self.host} '}| {text}"
@@ -98,13 +94,6 @@ class Console:
         else:
             paint(line, err=True, fg=COLOURS[kind])
 
-    def _worker_line(self, text: str, *, err: bool) -> None:
-        """Print a line of a worker: on a terminal without what would move the cursor, in a file or pipe unchanged."""
-        if self._pinned is not None and (err or sys.stdout.isatty()):
-            self._pinned.print(text)
-        else:
-            print_worker_line(text, sys.stderr if err else sys.stdout)
-
 
 def finish(
     result: Any, as_json: bool, mask: Callable[[str], str], drawn: Mapping[str, Any] = MappingProxyType({})
@@ -112,12 +101,6 @@ def finish(
     """Write the summary and the last status to the folder of the run, and print the summary.
 
     If the job has failed, the root cause follows. A summary that cannot be written is a warning.
-
-    Args:
-        result: The result of the run.
-        as_json: Print the summary as one JSON object on stdout, instead of text on stderr.
-        mask: Return a text with the values of secrets hidden.
-        drawn: Rates of faults and their seed, if faults were drawn at random.
     """
     run_dir = Path(result.run_dir)
     summary = {**summary_of(result.job, result.faults), **time_of_run(result.job.graph, result.sheet)}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import os
 import platform
 import socket
 import sys
+import traceback
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -17,13 +19,16 @@ import msgspec
 
 from flowdist import __version__
 from flowdist.cli.run.console import LINES, Console, Shown, finish
-from flowdist.cli.run.detaching import detached
+from flowdist.cli.shared.common import print_json
 from flowdist.cli.shared.options import gathered
-from flowdist.errors import FlowdistError
+from flowdist.control.job.state import JobState, ReplicaPhase
+from flowdist.control.membership.waiting import held_up_by
+from flowdist.errors import FlowdistError, JobFailed
 from flowdist.faults.grammar import Plan
 from flowdist.faults.rates import entities, expected
 from flowdist.faults.unfired import why_it_never_fired
-from flowdist.graph import RoleGraph
+from flowdist.graph import SECOND, RoleGraph
+from flowdist.record.journal import Record
 from flowdist.report.static.room import stranding
 from flowdist.runtime.controller.metrics import listen
 from flowdist.runtime.gpus.devices import machine_gpus, settle_cluster
@@ -45,9 +50,12 @@ if TYPE_CHECKING:
     from flowdist.runtime.run_folder.logs import OpenSink
     from flowdist.runtime.run_folder.owner_file import OwnerFile
     from flowdist.runtime.supervisor.event_printer import Show
-    from flowdist.ui.beside import PageBeside
+    from flowdist.ui.server import RunServer
 
 EXIT_CODES = {"succeeded": 0, "failed": 1, "cancelled": 130}
+LOG = "supervisor.log"
+IDLE_NS = 3 * SECOND  # after this time without a start, the job is reported as waiting
+STARTED: tuple[ReplicaPhase, ...] = ("running", "ready", "succeeded")
 
 
 class DisplayOptions(NamedTuple):
@@ -60,19 +68,21 @@ class DisplayOptions(NamedTuple):
     ui: bool
     ui_port: int | None
 
-    def page(self) -> PageBeside | None:
-        """Return the page of the run for the browser, whose port is bound; None if it is not wanted.
-
-        Raises:
-            FlowdistError: --ui with --detach; or the port is in use, or may not be used.
-        """
+    def page(self) -> RunServer | None:
+        """Return the page of the run for the browser, whose port is bound; None if it is not wanted."""
         if not self.ui and self.ui_port is None:
             return None
         if self.detach:
             raise FlowdistError("--ui does not go with --detach", help="write flowdist ui when the run has begun")
-        from flowdist.ui.beside import PageBeside  # a web server: not needed by most runs
+        from flowdist.ui.server import RunServer  # a web server: not needed by most runs
 
-        return PageBeside(self.ui_port or 0)
+        return RunServer(None, self.ui_port or 0)
+
+    def settings(self, base: str, plan: Plan, as_json: bool, **more: Any) -> RunSettings:
+        """Return the settings of a run that is shown so, in this folder of all runs; `more` are other settings."""
+        shown = Shown(self.quiet, as_json, live=not self.plain)
+        settings = RunSettings(Path(base), plan, "", shown, self.detach, self.metrics_port, self.page())
+        return settings._replace(**more)
 
 
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="Show events of flowdist, but no output of workers.")
@@ -96,13 +106,9 @@ display_options = gathered(
         help="As --ui, at this port of 127.0.0.1 (default: any free port).",
     ),
 )
-
-
 cold_option = click.option(
     "--cold", is_flag=True, help="Start each worker in an interpreter of its own: docs/warm_starts.md."
 )
-
-
 interface_option = click.option(
     "--interface", default="", metavar="NAME", help="Network interface at which the other hosts reach this one: eth1."
 )
@@ -117,7 +123,7 @@ class RunSettings(NamedTuple):
     shown: Shown = LINES
     detach: bool = False  # run in the background, and exit with 0 once the job has started
     metrics_port: int | None = None  # port for Prometheus; 0: any free one; None: no metrics
-    page: PageBeside | None = None  # for the browser, while the run lasts
+    page: RunServer | None = None  # for the browser, while the run lasts
     seed: int = 0  # of the faults at random
     prefix: str = ""  # first part of the name of the run's folder; empty: the name of the topology
     opener: Callable[[Path, Show], OpenSink] | None = None  # decides where the output of workers goes
@@ -134,11 +140,7 @@ def with_cold(graph: RoleGraph, cold: bool) -> RoleGraph:
 
 
 def needs_linux(verb: str) -> None:
-    """Refuse the verb on systems other than Linux.
-
-    Raises:
-        FlowdistError: This system is not Linux.
-    """
+    """Refuse the verb on systems other than Linux."""
     if platform.system() != "Linux":
         raise FlowdistError(f"{verb} needs Linux", help="check, plan and simulate work here")
 
@@ -147,9 +149,6 @@ def execute(graph: RoleGraph | None, settings: RunSettings) -> NoReturn:
     """Run the graph, or without one the run to resume, and exit with the exit code of the job.
 
     With `settings.detach`, exit as soon as the job has started in the background.
-
-    Raises:
-        FlowdistError: The run cannot start: a fault does not fit, a secret is missing, or there is no run to resume.
     """
     plan, hosting = settings.plan, settings.hosting
     gpus = machine_gpus(os.environ)
@@ -169,7 +168,7 @@ def execute(graph: RoleGraph | None, settings: RunSettings) -> NoReturn:
     console = Console(settings.shown, mask)
     console.now_ns = lambda: 0  # the job has not begun
     # the process in the background is forked, which a process with threads must not be, and it writes to a file
-    with nullcontext() if settings.detach else QueuedOutput(), StartupSignals() as early:
+    with contextlib.nullcontext() if settings.detach else QueuedOutput(), StartupSignals() as early:
         for warning in warnings:
             console.show("warning", warning)
         claims = _take_claims(graph, run_dir, settings, console, early)
@@ -182,18 +181,14 @@ def execute(graph: RoleGraph | None, settings: RunSettings) -> NoReturn:
         port = None if metrics is None else metrics.fileno()
         run = _Run(graph, gpus, run_dir, settings, mask, port, early, claims)
         if settings.detach:
-            detached(run_dir, settings.base, settings.shown, mask, run.supervise, early)
+            _detach(run)
         sys.exit(run.supervise(console))
 
 
 def _take_claims(
     graph: RoleGraph, run_dir: Path | None, settings: RunSettings, console: Console, early: StartupSignals
 ) -> tuple[OwnerFile, ...]:
-    """Take the claims of a new run, whose folder does not exist yet, or of the run that is resumed in `run_dir`.
-
-    Raises:
-        FlowdistError: Another run owns what this one needs, or the run to resume still runs.
-    """
+    """Take the claims of a new run, whose folder does not exist yet, or of the run that is resumed in `run_dir`."""
     name, epoch = "", 1
     if run_dir is not None:
         os.close(lock_run(run_dir))  # else this would take the claims of the run that still runs
@@ -225,9 +220,11 @@ class _Run(NamedTuple):
         try:
             return EXIT_CODES[self._run_job(console)]
         except KeyboardInterrupt:
-            if self._cancel_before_start(console):
-                return EXIT_CODES["cancelled"]
-            raise
+            if has_begun(self.run_dir):
+                console.show("warning", f"interrupted before it could end in order; {resume_help(self.run_dir)}")
+                raise
+            finish(cancelled_before_start(self.run_dir, self.graph), console.shown.as_json, self.mask)
+            return EXIT_CODES["cancelled"]
         finally:
             if self.settings.page is not None:
                 self.settings.page.end()
@@ -249,7 +246,9 @@ class _Run(NamedTuple):
             if self.settings.page is not None:
                 console.show("event", f"in the browser, until the run ends: {self.settings.page.url}")
             if plan.rates:
-                console.show("event", f"faults at random, by --seed {self.settings.seed}: {self._expected_faults()}")
+                nodes = [node.name for node in self.graph.cluster.nodes] + plan.new_nodes
+                many = "; ".join(expected(rate, len(entities(rate, self.graph, nodes))) for rate in plan.rates)
+                console.show("event", f"faults at random, by --seed {self.settings.seed}: {many}")
             write_environment(self.run_dir, self.graph, self.mask, __version__)
             result: RunResult = asyncio.run(supervisor.run())
             if reporter is not None:
@@ -292,19 +291,127 @@ class _Run(NamedTuple):
             early=self.early,
         )
 
-    def _expected_faults(self) -> str:
-        """Return in words how many random faults each rate leads to expect."""
-        plan = self.settings.plan
-        nodes = [node.name for node in self.graph.cluster.nodes] + plan.new_nodes
-        return "; ".join(expected(rate, len(entities(rate, self.graph, nodes))) for rate in plan.rates)
 
-    def _cancel_before_start(self, console: Console) -> bool:
-        """End an interrupted run as cancelled if its journal has no event yet, and return True.
+class _Starting(Console):
+    """Console and observer that reports to the parent, once, that the first replica runs or what the job waits for."""
 
-        Else print how to resume the run, and return False.
+    def __init__(self, shown: Shown, mask: Callable[[str], str], tell: Callable[[dict[str, Any]], None]) -> None:
+        super().__init__(shown, mask)
+        self._tell = tell
+        self._idle_since_ns: int | None = None
+
+    def onlooker(self, run_id: str) -> Observer:
+        """Return this console: in the background there is no picture."""
+        return self
+
+    def hear(self, record: Record) -> None:
+        pass  # `look` reports by the state of the job alone
+
+    def look(self, job: JobState, now: int) -> None:
+        """Report that a replica runs, or what the job waits for.
+
+        The job counts as waiting if for `IDLE_NS` no replica has begun to start, although a node is there.
         """
-        if has_begun(self.run_dir):
-            console.show("warning", f"interrupted before it could end in order; {resume_help(self.run_dir)}")
-            return False
-        finish(cancelled_before_start(self.run_dir, self.graph), console.shown.as_json, self.mask)
-        return True
+        if any(role.count(phase) for role in job.roles.values() for phase in STARTED):
+            self._tell({"started": True})
+        elif not job.nodes or any(role.count("starting") for role in job.roles.values()):
+            self._idle_since_ns = None  # there is no node yet, or a replica is starting
+        elif self._idle_since_ns is None:
+            self._idle_since_ns = now
+        elif now - self._idle_since_ns > IDLE_NS and (waits := held_up_by(job)):
+            self._tell({"waits_for": waits[0]})
+
+
+def _detach(run: _Run) -> NoReturn:
+    """Run the job in a background process, and exit when the job has started or could not start.
+
+    This process, which has one thread and no event loop yet, forks. The child leaves the terminal and writes to
+    supervisor.log. The parent waits for a message that the job has started, or why it did not.
+
+    The exit code is 0 if the job has started or waits; that of the job if it is over already; 130 for an interrupt.
+    """
+    reading, writing = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    before_fork = run.early.count
+    if os.fork() == 0:
+        os.close(reading)
+        _be_supervisor(run, writing)
+    os.close(writing)
+    try:
+        run.early.end()
+        if run.early.count > before_fork:
+            raise KeyboardInterrupt
+        with os.fdopen(reading) as pipe:
+            message = json.loads(pipe.readline() or "{}")
+    except KeyboardInterrupt:
+        click.echo(f"\nthe run goes on in the background; flowdist cancel {run.run_dir.name} ends it", err=True)
+        sys.exit(130)
+    if "error" in message:
+        failed = FlowdistError(message["error"], help=message["help"])
+        failed.exit_code = message["exit_code"]
+        raise failed
+    if not message:
+        raise JobFailed("the supervisor died before the job had started", help=f"see {run.run_dir / LOG}")
+    _show_detached(run.run_dir, run.settings, message)
+    sys.exit(message.get("exit_code", 0))
+
+
+def _be_supervisor(run: _Run, writing: int) -> NoReturn:
+    """Run the job as the child, report to the parent by the pipe `writing`, and end the process: never return."""
+    code = 1
+    try:
+        _leave_terminal(run.run_dir / LOG)
+        pipe = os.fdopen(writing, "w")
+
+        def tell(what: dict[str, Any]) -> None:
+            if not pipe.closed:
+                with contextlib.suppress(BrokenPipeError):  # the parent was interrupted and has gone
+                    json.dump(what, pipe)
+                    pipe.close()
+
+        try:
+            code = run.supervise(_Starting(Shown(quiet=True), run.mask, tell))
+            tell({"ended": True, "exit_code": code})
+        except FlowdistError as error:
+            code = error.exit_code
+            click.echo(f"error: {error.message}", err=True)
+            tell({"error": error.message, "help": error.help, "exit_code": code})
+        except KeyboardInterrupt:
+            code = 130
+            tell({"error": "the run was interrupted before it had started", "help": "", "exit_code": code})
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _leave_terminal(log: Path) -> None:
+    """Start a session of its own, so that signals of the terminal do not reach this process, and write to the log."""
+    os.setsid()
+    null, output = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for source, target in ((null, 0), (output, 1), (output, 2)):
+        os.dup2(source, target)
+    os.close(null)
+    os.close(output)
+
+
+def _show_detached(run_dir: Path, settings: RunSettings, message: dict[str, Any]) -> None:
+    """Print the name of the run on stdout, for scripts, and the verbs that take it on stderr."""
+    name = run_dir.name
+    if settings.shown.as_json:
+        waits = message.get("waits_for")
+        print_json("detached", run=name, run_dir=str(run_dir), ended="ended" in message, waits_for=waits)
+        return
+    click.echo(name)
+    more = "" if settings.base == Path("runs") else f" --runs {settings.base}"
+    if "ended" in message:
+        click.echo(f"the run is over already: flowdist report {name}{more}", err=True)
+        return
+    verbs = (("status", f"{name}{more}"), ("logs -f", f"--run {name}{more}"), ("cancel", f"{name}{more}"))
+    waits = f", and waits for {message['waits_for']}" if "waits_for" in message else ""
+    click.echo(f"the run is in the background{waits}:", err=True)
+    for verb, arguments in verbs:
+        click.echo(f"  flowdist {verb} {arguments}", err=True)

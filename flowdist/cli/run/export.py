@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from flowdist.cli.shared.common import load, print_json, problems_json, show_problems, verb, write
 from flowdist.cli.shared.options import TopologyOptions, repeated, topology_options
-from flowdist.dsl.problems.problem import Problem, TopologyProblems
+from flowdist.dsl.problems.problem import TopologyProblems
 from flowdist.engines.interface import Topic
 from flowdist.engines.jobset.manifests import JOBSET_VERSION, documents, manifest_text
-from flowdist.engines.jobset.options import JobSetOptions, read_options
-from flowdist.engines.jobset.problems import problems
+from flowdist.engines.jobset.options import read_options
+from flowdist.engines.jobset.problems import objections, problems
 from flowdist.engines.jobset.trainjob import TRAINER_VERSION, objections_of_trainer, trainjob_documents
-from flowdist.engines.jobset.webhook import objections
 from flowdist.errors import FlowdistError
-
-if TYPE_CHECKING:
-    from flowdist.dsl.load import Loaded
 
 FORMATS = ("jobset", "trainjob")
 
@@ -47,14 +42,18 @@ def command(named: TopologyOptions, form: str, words: tuple[str, ...], file: str
     """
     loaded = load(named, by_engine=True)
     options = read_options(words, loaded.graph, needs_image=True)
-    warnings = _problems(loaded, options)
+    topic, has_claim = Topic(loaded.graph, loaded.arguments), bool(options.checkpoint_claim)
+    warnings = problems(topic, options.name, has_checkpoint_claim=has_claim)
+    if any(problem.severity == "error" for problem in warnings):
+        raise TopologyProblems(warnings)
     found, system = documents(loaded.graph, options), f"JobSet {JOBSET_VERSION}"
+    _refuse(objections(found))
     if form == "trainjob":
         found, system = trainjob_documents(loaded.graph, options), f"Kubeflow Trainer {TRAINER_VERSION}"
         _refuse(list(objections_of_trainer(found)))
     if named.as_json:
-        problems = problems_json([*loaded.warnings, *warnings])
-        print_json("manifests", to=form, documents=found, problems=problems)
+        every = problems_json([*loaded.warnings, *warnings])
+        print_json("manifests", to=form, documents=found, problems=every)
         return
     show_problems(warnings)
     text = manifest_text(loaded.graph, options, found, form, system)
@@ -64,24 +63,8 @@ def command(named: TopologyOptions, form: str, words: tuple[str, ...], file: str
         write(Path(file), text.encode())
 
 
-def _problems(loaded: Loaded, options: JobSetOptions) -> list[Problem]:
-    """Return the warnings about a topology on JobSet.
-
-    Raises:
-        TopologyProblems: JobSet cannot honour a part of the topology.
-        FlowdistError: A cluster would refuse the manifests.
-    """
-    topic = Topic(loaded.graph, loaded.arguments)
-    has_claim = bool(options.checkpoint_claim)
-    found = problems(topic, options.name, has_checkpoint_claim=has_claim)
-    if any(problem.severity == "error" for problem in found):
-        raise TopologyProblems(found)
-    _refuse(objections(documents(loaded.graph, options)))
-    return found
-
-
-def _refuse(objections: Sequence[str]) -> None:
+def _refuse(found: Sequence[str]) -> None:
     """Raise the error for manifests that a cluster would refuse, if there are objections."""
-    if objections:
+    if found:
         help = "choose other names, or change the pod template"
-        raise FlowdistError("a cluster would refuse the manifests: " + "; ".join(objections), help=help)
+        raise FlowdistError("a cluster would refuse the manifests: " + "; ".join(found), help=help)

@@ -9,9 +9,9 @@ import ipaddress
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import click
 import msgspec
@@ -19,41 +19,46 @@ import msgspec
 from flowdist import __version__
 from flowdist.cli.run.console import Console
 from flowdist.cli.run.execution import EXIT_CODES, RunSettings, execute
-from flowdist.cli.shared.terminal import paint
+from flowdist.cli.shared.common import paint
 from flowdist.control.protocol.ids import NODE_RANK
 from flowdist.errors import FlowdistError
-from flowdist.graph import MINUTE, NODE_PROCS, Cluster, NodeSpec, RoleGraph
+from flowdist.graph import MINUTE, NODE_PROCS, Cluster, NodeSpec, RoleGraph, decode_graph
 from flowdist.runtime.controller.host_registry import Listening, node_name
 from flowdist.runtime.gpus.devices import machine_cpus, machine_gpus, machine_memory
 from flowdist.runtime.joined.joined_host import HostResult, JoinedHost
 from flowdist.runtime.joined.joining import join_job
-from flowdist.runtime.run_folder.folder import JOINED, find_run, new_joined_run
-from flowdist.runtime.run_folder.outer_error_file import write_outer_error_file
+from flowdist.runtime.run_folder.folder import JOINED, find_run, new_joined_run, run_dirs
 from flowdist.runtime.run_folder.resume import RunEndpoint, saved_endpoint
-from flowdist.runtime.run_folder.root_cause import root_cause_text
-from flowdist.runtime.run_folder.runs import over_at, write_end
+from flowdist.runtime.run_folder.root_cause import root_cause_text, write_outer_error_file
+from flowdist.runtime.run_folder.runs import has_begun, over_at, state_of, write_end
 from flowdist.runtime.supervisor.local_node import Site
 from flowdist.runtime.supervisor.supervisor import Hosting
 from flowdist.runtime.umask import take_umask_of
 from flowdist.runtime.wire.addresses import (
     Endpoint,
+    address_of,
     endpoint_of,
     interface_of,
+    listening_address,
     listening_addresses,
     reachable_address,
+    reserve,
     reserve_all,
+    wait_for_name,
 )
 from flowdist.runtime.wire.dialing import dial, is_encrypted
 from flowdist.runtime.wire.endpoint import ControllerEndpoint
 from flowdist.runtime.wire.frames import JoinRequest
 from flowdist.runtime.wire.handshake import ConnectionRejected, Credentials, is_guessable
 from flowdist.runtime.wire.interfaces import addresses_on
-from flowdist.runtime.wire.names import address_of, wait_for_name
 from flowdist.runtime.wire.tls import EXTRA, can_encrypt
 from flowdist.runtime.worker_env.run_environment import write_environment
 from flowdist.runtime.worker_env.secret_values import Mask, check_secrets
 from flowdist.text.queued_output import QueuedOutput
 from flowdist.torchrun.rendezvous import C10D_PORT, JOIN_TIMEOUT_S, Rendezvous, is_this_machine, runs_controller_at
+
+if TYPE_CHECKING:
+    from flowdist.runtime.supervisor.fleet_keeper import Employer
 
 Adapt = Callable[[RoleGraph], RoleGraph]
 TOKEN = "FLOWDIST_TOKEN"  # the same as runtime.wire.handshake.TOKEN, which --help need not import
@@ -69,17 +74,7 @@ def meet(graph: RoleGraph, place: Rendezvous, settings: RunSettings, adapt: Adap
     """Run the graph with other hosts, or join the job of another host, and exit with the exit code of the job.
 
     If `place` does not say which host runs the controller, the first process that can listen at the endpoint does.
-
-    Args:
-        graph: The job, for the host that runs the controller.
-        place: The endpoint at which the hosts meet, and which of them runs the controller.
-        settings: Settings of the run.
-        adapt: Makes this host's graph from the graph of the host with the controller, or raises FlowdistError.
-        gpus: GPUs of this machine, by name.
-
-    Raises:
-        FlowdistError: This host has to run the controller, and the port is taken, or another controller answers at the
-            endpoint.
+    `adapt` makes the graph of a host that joins from the graph of the host with the controller.
     """
     if place.token:
         os.environ[TOKEN] = place.token  # for flowdist's own processes; workers do not get it
@@ -96,15 +91,15 @@ def meet(graph: RoleGraph, place: Rendezvous, settings: RunSettings, adapt: Adap
     if reserved is None:
         message = f"port {place.endpoint.port} of this machine is taken by another flowdist"
         raise FlowdistError(message, help="take another port, the same on every host")
-    open_job(graph, place, settings, addresses, gpus)
+    addresses = addresses or ("",)
+    own = address_of(place.local_addr) if place.local_addr else reachable_address(addresses[0], place.endpoint.host)
+    name = node_name(socket.gethostname(), {role.name for role in graph.roles})
+    cluster = Cluster((_spec(name, gpus, place),), min_nodes=place.hosts_min)  # this host alone
+    serve(msgspec.structs.replace(graph, cluster=cluster), place, settings, addresses, own)
 
 
 def _check_endpoint(place: Rendezvous) -> None:
-    """Warn if the endpoint, where the other hosts look for the controller, names another machine than this one.
-
-    Raises:
-        FlowdistError: Something answers there: this host would run a second controller, which no host would find.
-    """
+    """Warn if the endpoint, where the other hosts look for the controller, names another machine than this one."""
     if is_this_machine(place.endpoint.host):
         return
     own, why = socket.gethostname(), f"another controller of job {place.job_id!r} answers there"
@@ -120,21 +115,17 @@ def _check_endpoint(place: Rendezvous) -> None:
         why = error.message
     except OSError:
         text = f"the endpoint {place.endpoint} is no address of this host, {own}: others may not find this controller"
-        paint(f"flowdist: {text}", fg="yellow", err=True)
+        _warn(text)
         return
-    raise FlowdistError(
-        f"{own} cannot run the controller, because the one at {place.endpoint} answers: {why}",
-        help="leave is_host=1 (--listen) out to join that job, or name this host in the endpoint",
-    )
+    message = f"{own} cannot run the controller, because the one at {place.endpoint} answers: {why}"
+    help = "leave is_host=1 (--listen) out to join that job, or name this host in the endpoint"
+    raise FlowdistError(message, help=help)
 
 
 def _when_known(place: Rendezvous) -> Rendezvous:
     """Wait until the names are known that the user wrote, and return the place with the host that runs the controller.
 
     The name of the endpoint may be that of this host.
-
-    Raises:
-        JobFailed: A name is not known after `join_timeout_s`.
     """
     left_s = place.join_timeout_s
     for name in filter(None, (place.endpoint.host, place.local_addr)):
@@ -149,11 +140,7 @@ def _warn(text: str) -> None:
 
 
 def _addresses_to_bind(place: Rendezvous) -> tuple[str, ...]:
-    """Return the addresses at which the controller listens on this host; empty: all.
-
-    Raises:
-        FlowdistError: --interface names no interface, or the endpoint is an address of another one.
-    """
+    """Return the addresses at which the controller listens on this host; empty: all."""
     addresses = listening_addresses(place.endpoint.host)
     if not place.interface:
         return addresses
@@ -168,18 +155,7 @@ def _addresses_to_bind(place: Rendezvous) -> tuple[str, ...]:
 def listen_for_hosts(
     graph: RoleGraph | None, endpoint: str, job_id: str | None, settings: RunSettings, interface: str = ""
 ) -> NoReturn:
-    """Run a job on this host and on the hosts that join it, and exit with its exit code.
-
-    Args:
-        graph: The job; None: the run that `settings` resume.
-        endpoint: The HOST:PORT at which the other hosts reach this one.
-        job_id: The name by which the other hosts ask for the job; None: the default, or that of the resumed run.
-        settings: Settings of the run.
-        interface: The network interface at which other hosts reach this one; empty: the endpoint says it.
-
-    Raises:
-        FlowdistError: There is no run to resume, or there is no token although other machines reach the endpoint.
-    """
+    """Run a job on this host and on the hosts that join it, and exit with its exit code."""
     if graph is None:
         run_dir, graph = find_run(settings.base, settings.resume)
         door = saved_endpoint(run_dir)
@@ -191,32 +167,47 @@ def listen_for_hosts(
     meet(graph, place, settings, lambda graph: graph, gpus)
 
 
-def refuse_without_token(place: Rendezvous) -> None:
-    """Refuse to let other machines join a job without a token.
+def run_compiled(file: Path, endpoint: str | None, job_id: str | None, settings: RunSettings) -> NoReturn:
+    """Run the controller of an exported job in a pod that any other may replace: `run graph.json --listen HOST:PORT`.
 
-    Raises:
-        FlowdistError: There is no token, and other machines reach the endpoint.
+    The file is the role graph that `flowdist export` has written. This host runs the controller and nothing else:
+    members join it. The same command line starts the job, continues the newest run of the folder where the pod before
+    has left its journal, and ends at once with the exit code of a job that is over.
     """
+    if endpoint is None:
+        raise FlowdistError(f"{file} runs on members that join", help="write --listen HOST:PORT")
+    try:
+        graph = decode_graph(file.read_bytes())
+    except (OSError, msgspec.MsgspecError) as error:
+        raise FlowdistError(f"{file} is no role graph: {error}", help="flowdist export writes it") from None
+    begun = [path for path in run_dirs(settings.base) if has_begun(path)]
+    past = max(begun, key=lambda path: path.stat().st_mtime_ns, default=None)
+    if past is not None:
+        end = state_of(past)
+        if end.state in EXIT_CODES:  # the pod before has ended before that was seen
+            click.echo(f"flowdist: run {past.name} is over: {end.state}{f' ({end.reason})' if end.reason else ''}")
+            sys.exit(EXIT_CODES[end.state])
+        settings = settings._replace(resume=past.name)
+    place = place_of(endpoint, job_id, hosts=sum(role.max_replicas for role in graph.roles))
+    refuse_without_token(place)
+    address = listening_address(place.endpoint.host)
+    reserved = reserve(address, place.endpoint.port)  # until the process ends: another flowdist does not take the port
+    if reserved is None:
+        raise FlowdistError(f"port {place.endpoint.port} of this machine is taken by another flowdist")
+    serve(graph, place, settings, [address], reachable_address(address))
+
+
+def refuse_without_token(place: Rendezvous) -> None:
+    """Refuse to let other machines join a job without a token."""
     if not place.token and not is_loopback(place.endpoint.host):
-        raise FlowdistError(
-            f"without {TOKEN} every machine that reaches {place.endpoint} could join and read the topology",
-            help=NO_TOKEN_HELP,
-        )
+        message = f"without {TOKEN} every machine that reaches {place.endpoint} could join and read the topology"
+        raise FlowdistError(message, help=NO_TOKEN_HELP)
 
 
 def place_of(endpoint: str, job_id: str | None, *, hosts: int = 1, local_addr: str = "") -> Rendezvous:
     """Return the place at which the hosts of a topology meet; the host with the controller sets `runs_controller`.
 
     The token comes from the environment.
-
-    Args:
-        endpoint: HOST:PORT.
-        job_id: The name of the job; None: the default.
-        hosts: Number of hosts that are expected.
-        local_addr: Address at which other hosts reach this one; empty: found out.
-
-    Raises:
-        FlowdistError: The endpoint is not a HOST:PORT.
     """
     found, token = endpoint_of(endpoint, C10D_PORT), os.environ.get(TOKEN, "")
     return Rendezvous(found, False, job_id or "flowdist", token, JOIN_TIMEOUT_S, local_addr, hosts)
@@ -229,37 +220,30 @@ def is_loopback(host: str) -> bool:
     return host == "localhost"
 
 
-def open_job(
-    graph: RoleGraph, place: Rendezvous, settings: RunSettings, addresses: tuple[str, ...], gpus: tuple[str, ...]
+def serve(
+    graph: RoleGraph | None,
+    place: Rendezvous,
+    settings: RunSettings,
+    addresses: Sequence[str],
+    own: str,
+    employ: Callable[[Path], Employer] | None = None,
 ) -> NoReturn:
     """Run the controller on this host, let others join, and exit with the exit code of the job.
 
-    Args:
-        graph: The job; its nodes are replaced by this host alone. A resumed run keeps its own graph.
-        place: The endpoint at which the hosts meet.
-        settings: Settings of the run.
-        addresses: The addresses to listen at; empty: all addresses of this machine.
-        gpus: GPUs of this machine, by name.
+    The controller listens at the addresses, of which "" means all of this machine. Other hosts reach this one at `own`.
     """
-    address, *also = addresses or ("",)
-    own = address_of(place.local_addr) if place.local_addr else reachable_address(address, place.endpoint.host)
-    name = node_name(socket.gethostname(), {role.name for role in graph.roles})
-    cluster = Cluster((_spec(name, gpus, place),), min_nodes=place.hosts_min)
-    fresh = msgspec.structs.replace(graph, cluster=cluster)
+    address, *also = addresses
     show_protection(place.token, place.endpoint, address)
     door = RunEndpoint(str(place.endpoint), place.job_id)
     listening = Listening(door, address, place.endpoint.port, place.hosts, tuple(also))
-    hosting = Hosting(listening, Site(own, interface_of(own)))
-    execute(fresh if not settings.resume else None, settings._replace(hosting=hosting))
+    hosting = Hosting(listening, Site(own, interface_of(own)), employ)
+    execute(graph if not settings.resume else None, settings._replace(hosting=hosting))
 
 
 def show_protection(token: str, endpoint: Endpoint, address: str) -> None:
     """Print how the connections of other hosts to this one are protected, as a warning if they are not, or badly.
 
-    Args:
-        token: The token of the job; empty: none.
-        endpoint: Where the other hosts reach this one.
-        address: The address to which this host listens; empty: all.
+    An empty token is none. Others reach this host at `endpoint`; it listens at `address`, at all if that is empty.
     """
     door = f"{address or 'any address of this machine'}, port {endpoint.port}"
     if not token:
@@ -277,19 +261,12 @@ def show_protection(token: str, endpoint: Endpoint, address: str) -> None:
 
 
 class Offer(NamedTuple):
-    """Part of a machine that a joining host offers, and the notice that it gets of the machine's end.
+    """Part of a machine that a joining host offers, and the notice that it gets of the machine's end."""
 
-    Args:
-        cpus: Number of cores; None: all that this process may use.
-        memory: Bytes of memory; None: that of the machine.
-        labels: More labels of the node.
-        notice_ns: Time from SIGUSR1 until the machine is taken away.
-    """
-
-    cpus: int | None = None
-    memory: int | None = None
-    labels: tuple[tuple[str, str], ...] = ()
-    notice_ns: int = MINUTE
+    cpus: int | None = None  # number of cores; None: all that this process may use
+    memory: int | None = None  # bytes; None: that of the machine
+    labels: tuple[tuple[str, str], ...] = ()  # more labels of the node
+    notice_ns: int = MINUTE  # time from SIGUSR1 until the machine is taken away
 
 
 WHOLE_MACHINE = Offer()
@@ -303,22 +280,16 @@ def take_part(
     `offer` is what this host offers; the other arguments are those of `meet`.
     """
     place = _when_known(place)
-    mask = Mask()
-    console = Console(settings.shown._replace(live=False), mask)
     with QueuedOutput():
-        sys.exit(EXIT_CODES[asyncio.run(_take_part(place, settings, adapt, gpus, offer, console, mask))])
+        sys.exit(EXIT_CODES[asyncio.run(_take_part(place, settings, adapt, gpus, offer))])
 
 
 async def _take_part(
-    place: Rendezvous,
-    settings: RunSettings,
-    adapt: Adapt,
-    gpus: tuple[str, ...],
-    offer: Offer,
-    console: Console,
-    mask: Mask,
+    place: Rendezvous, settings: RunSettings, adapt: Adapt, gpus: tuple[str, ...], offer: Offer
 ) -> str:
     """Join the job, run this host's node until the job ends, show the end, and return the outcome."""
+    mask = Mask()
+    console = Console(settings.shown._replace(live=False), mask)
     _own_address(place, "")  # a mistake is found before this host joins
     controller = ControllerEndpoint(place.endpoint.host, place.endpoint.port, place.job_id)
     request = JoinRequest(socket.gethostname(), shows_progress=sys.stderr.isatty())
@@ -337,7 +308,8 @@ async def _take_part(
     console.show("event", f"joined {place.endpoint} as {joined.welcome.node}{how}; logs: {run_dir}")
     if place.token and not how:
         console.show("warning", f"{NOT_ENCRYPTED}: pip install '{EXTRA}' on {place.endpoint.host}")
-    procs = own_procs(joined.welcome.graph, graph)
+    pairs = zip(joined.welcome.graph.roles, graph.roles, strict=True)
+    procs = next((own.procs for other, own in pairs if other.procs != own.procs), 0)  # 0: as many as the job says
     spec, site = _spec(joined.welcome.node, gpus, place, procs, offer), Site(own, interface_of(own))
     show, progress = console.show, request.shows_progress
     host = JoinedHost(
@@ -368,32 +340,13 @@ def _finish(result: HostResult, run_dir: Path, console: Console, mask: Mask) -> 
 
 
 def _own_address(place: Rendezvous, connected: str) -> str:
-    """Return the address at which other hosts reach this one, which has joined.
-
-    Args:
-        place: The user's own words: an address, a name or an interface.
-        connected: The address of this host's connection to the controller.
-
-    Raises:
-        FlowdistError: There is no such name or interface.
-    """
+    """Return the address at which other hosts reach this one, which has joined."""
     if place.local_addr:
         return address_of(place.local_addr)
     if place.interface:
         found = addresses_on(place.interface)
         return next((address for address in found if (":" in address) == (":" in connected)), found[0])
     return connected
-
-
-def own_procs(theirs: RoleGraph, ours: RoleGraph) -> int:
-    """Return the number of workers of a replica on this host, if it differs from the job's; else 0.
-
-    Args:
-        theirs: The graph of the host with the controller.
-        ours: The graph of this host.
-    """
-    pairs = zip(theirs.roles, ours.roles, strict=True)
-    return next((own.procs for other, own in pairs if other.procs != own.procs), 0)
 
 
 def _spec(

@@ -29,11 +29,7 @@ class MemberOptions(NamedTuple):
     pool: str | None
 
     def offer(self) -> Offer:
-        """Return what the host offers.
-
-        Raises:
-            FlowdistError: --memory or --notice cannot be read.
-        """
+        """Return what the host offers."""
         labels = ((NODE_MEMBER, self.member), (NODE_POOL, self.pool))
         try:
             memory = parse_memory(self.memory) if self.memory is not None else None
@@ -95,20 +91,12 @@ def command(
         raise FlowdistError(message, help=NO_TOKEN_HELP)
     if timeout is not None:
         place = place._replace(join_timeout_s=timeout)
-
-    def adapt(graph: RoleGraph) -> RoleGraph:
-        return in_folder(of_pool(graph, member.pool), workdir)
-
-    gpus = machine_gpus(os.environ)
-    take_part(place, RunSettings(Path(base), shown=Shown(quiet)), adapt, gpus, offer)
+    settings, gpus = RunSettings(Path(base), shown=Shown(quiet)), machine_gpus(os.environ)
+    take_part(place, settings, lambda graph: in_folder(of_pool(graph, member.pool), workdir), gpus, offer)
 
 
 def read_token(path: Path) -> str:
-    """Return the token in a file, without white space around it.
-
-    Raises:
-        FlowdistError: The file cannot be read, is empty, or other users may read it.
-    """
+    """Return the token in a file, without white space around it."""
     try:
         if path.stat().st_mode & 0o077:
             raise FlowdistError(f"other users may read the token in {path}", help=f"chmod 600 {path}")
@@ -130,15 +118,7 @@ def of_pool(graph: RoleGraph, pool: str | None) -> RoleGraph:
 
 
 def in_folder(graph: RoleGraph, workdir: str | None) -> RoleGraph:
-    """Return the graph with the folders in which the roles' commands run on this host, as absolute paths.
-
-    Args:
-        graph: The job, as the other host has it.
-        workdir: Folder of this host for all roles; None: each role's own.
-
-    Raises:
-        FlowdistError: This host has no such folder.
-    """
+    """Return the graph with the folders in which the roles' commands run on this host, as absolute paths."""
     roles = []
     for role in graph.roles:
         folder = Path(workdir).resolve() if workdir is not None else Path(role.workdir or ".")

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import click
 
-from flowdist.cli.shared.common import fail, print_json, verb
+from flowdist.cli.shared.common import print_json, verb
 from flowdist.cli.shared.options import json_option
-from flowdist.errors import FlowdistError
 from flowdist.projects import NEEDS_TORCH, TEMPLATES, write_project
 
 
@@ -29,10 +28,7 @@ def command(name: str, template: str, as_json: bool) -> None:
 
     The last part of NAME is also the name of the topology.
     """
-    try:
-        written = write_project(Path(name), template)
-    except FlowdistError as error:
-        fail(error, as_json=as_json)
+    written = write_project(Path(name), template)
     if as_json:
         print_json("new", folder=name, template=template, files=[str(path) for path in written])
         return

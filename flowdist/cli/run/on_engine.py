@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 import socket
@@ -13,8 +14,8 @@ from typing import NamedTuple, NoReturn
 import click
 import msgspec
 
-from flowdist.cli.run.execution import RunSettings, execute
-from flowdist.cli.run.hosts import TOKEN, show_protection
+from flowdist.cli.run.execution import RunSettings
+from flowdist.cli.run.hosts import TOKEN, place_of, serve
 from flowdist.cli.run.join import read_token
 from flowdist.cli.shared.engines import EngineOptions
 from flowdist.control.fleet.values import Launch, Pool, Submit
@@ -22,30 +23,19 @@ from flowdist.engines.by_hand import ByHand
 from flowdist.engines.interface import Engine
 from flowdist.engines.local import LocalProcesses
 from flowdist.engines.pools import SHARED, Unsized, on_pools, pools_of
-from flowdist.engines.slurm.commands import call
-from flowdist.engines.slurm.engine import LOG, Folders, Slurm
-from flowdist.engines.slurm.nodes import left_out
+from flowdist.engines.slurm.commands import call, left_out
+from flowdist.engines.slurm.engine import LOG, Slurm
 from flowdist.engines.slurm.options import NOTICE_NS, SlurmOptions, read_options
 from flowdist.engines.slurm.script import controller_script, directives, job_name
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph, format_duration
 from flowdist.runtime.atomic import write_atomically
-from flowdist.runtime.controller.host_registry import Listening
 from flowdist.runtime.run_folder.folder import ENGINE, find_run, run_dirs
-from flowdist.runtime.run_folder.resume import RunEndpoint, saved_endpoint
+from flowdist.runtime.run_folder.resume import saved_endpoint
 from flowdist.runtime.run_folder.runs import has_begun
 from flowdist.runtime.saved_files import DAMAGED
 from flowdist.runtime.supervisor.fleet_keeper import Employer
-from flowdist.runtime.supervisor.local_node import Site
-from flowdist.runtime.supervisor.supervisor import Hosting
-from flowdist.runtime.wire.addresses import (
-    Endpoint,
-    endpoint_of,
-    interface_of,
-    listening_address,
-    reachable_address,
-    reserve,
-)
+from flowdist.runtime.wire.addresses import Endpoint, endpoint_of, listening_address, reachable_address, reserve
 
 TOKEN_FILE, MEMBERS = "token", "members"  # in the folder of the run
 IN_JOB = "--in-controller-job"  # this process is the controller's own job
@@ -53,21 +43,13 @@ PORTS = range(29400, 29500)  # the first free one is taken, unless --listen name
 
 
 class Employment(msgspec.Struct, frozen=True):
-    """How a run employs its engine, as its folder has it for a resume.
+    """How a run employs its engine, as its folder has it for a resume."""
 
-    Args:
-        engine: The word of --on.
-        options: The texts of -o.
-        roles: Names of the roles.
-        pools: The pools of members.
-        folder: Folder in which the commands run.
-    """
-
-    engine: str
-    options: tuple[str, ...]
+    engine: str  # the word of --on
+    options: tuple[str, ...]  # the texts of -o
     roles: tuple[str, ...]
     pools: tuple[Pool, ...]
-    folder: str
+    folder: str  # in which the commands run
 
     @property
     def slurm(self) -> SlurmOptions:
@@ -78,8 +60,8 @@ class Employment(msgspec.Struct, frozen=True):
         """Return the engine, which keeps the output of members in the folder of the run."""
         logs = run_dir / MEMBERS
         if self.engine == "slurm":
-            return Slurm(self.slurm, Folders(self.folder, str(logs)))
-        return LocalProcesses(logs) if self.engine == "local" else ByHand(_print_order)
+            return Slurm(self.slurm, self.folder, str(logs))
+        return LocalProcesses(logs) if self.engine == "local" else ByHand(functools.partial(click.echo, err=True))
 
 
 class _Place(NamedTuple):
@@ -111,11 +93,7 @@ class _Place(NamedTuple):
 
 
 def employment_of(graph: RoleGraph, engine: EngineOptions) -> Employment:
-    """Return how a new run employs the engine.
-
-    Raises:
-        FlowdistError: The options are wrong, or nothing says how many members there are.
-    """
+    """Return how a new run employs the engine."""
     roles = tuple(role.name for role in graph.roles)
     options = read_options(engine.words if engine.on == "slurm" else (), roles)
     try:
@@ -134,7 +112,7 @@ def print_scripts(graph: RoleGraph, engine: EngineOptions, settings: RunSettings
     here = endpoint_of(listen, PORTS[0]) if listen else Endpoint(socket.gethostname(), PORTS[0])
     place, shown = _Place(here, graph.name, runs), employment.engine_in(run_dir)
     if employment.engine == "slurm" and employment.slurm.controller == "job":
-        click.echo(controller_job(graph, engine, settings, sys.argv[2:]))
+        click.echo(controller_job(graph, engine, settings))
     for number, pool in enumerate(employment.pools, start=1):
         launch = place.launch(employment, graph.name, run_dir, Submit(f"m{number}", pool.name))
         count = f"{pool.min_members} to {pool.max_members} members for {', '.join(pool.roles)}"
@@ -145,15 +123,8 @@ def print_scripts(graph: RoleGraph, engine: EngineOptions, settings: RunSettings
             click.echo(" ".join(launch.command) + "\n")
 
 
-def controller_job(graph: RoleGraph, engine: EngineOptions, settings: RunSettings, words: Sequence[str]) -> str:
-    """Return the script of a Slurm job that runs the controller, which submits the members.
-
-    Args:
-        graph: The job.
-        engine: The engine.
-        settings: Settings of the run; its folder gets the output of the job.
-        words: The words of this command line after `flowdist run`.
-    """
+def controller_job(graph: RoleGraph, engine: EngineOptions, settings: RunSettings) -> str:
+    """Return the script of a Slurm job that runs the controller, which submits the members."""
     options = employment_of(graph, engine).slurm
     own = options.of_controller()
     runs = settings.base.resolve()
@@ -162,12 +133,12 @@ def controller_job(graph: RoleGraph, engine: EngineOptions, settings: RunSetting
         name, own, folder=str(Path.cwd()), log=f"{runs}/{LOG}", cpu=1, gpu=0, memory=0,
         avoid=left_out(own.get("nodelist", "")), requeue=True, notice_ns=options.notice_ns,
     )  # fmt: skip
-    kept = [word for word in words if word not in ("--detach", "-d", "--dryrun")]
+    kept = [word for word in sys.argv[2:] if word not in ("--detach", "-d", "--dryrun")]
     command = [sys.executable, "-m", "flowdist", "run", IN_JOB, *kept]
     return controller_script(asked, command, setup=own.get("setup", ""))
 
 
-def of_controller_job(graph: RoleGraph, settings: RunSettings) -> RunSettings:
+def _of_controller_job(graph: RoleGraph, settings: RunSettings) -> RunSettings:
     """Return the settings of a run whose controller has a Slurm job of its own: a requeued job resumes its run."""
     prefix = f"{graph.name}-{os.environ.get('SLURM_JOB_ID', '0')}"
     found = [path for path in run_dirs(settings.base) if path.name.startswith(f"{prefix}_") and has_begun(path)]
@@ -177,25 +148,14 @@ def of_controller_job(graph: RoleGraph, settings: RunSettings) -> RunSettings:
 def run_on(
     graph: RoleGraph | None, engine: EngineOptions, listen: str | None, job_id: str | None, settings: RunSettings
 ) -> NoReturn:
-    """Run a job whose hosts an engine starts, and exit with its exit code.
-
-    Args:
-        graph: The job; None: the run that `settings` resume.
-        engine: The engine; that of a resumed run is known.
-        listen: The HOST:PORT at which members reach this host; None: this host's name and a free port.
-        job_id: The name by which members ask for the job; None: a new one.
-        settings: Settings of the run.
-
-    Raises:
-        FlowdistError: The run cannot start or cannot be resumed.
-    """
+    """Run a job whose hosts an engine starts, and exit with its exit code."""
     door = None
     if graph is not None and settings.prefix == IN_JOB:
-        settings = of_controller_job(graph, settings)
+        settings = _of_controller_job(graph, settings)
         graph = graph if not settings.resume else None
     elif graph is not None and engine.on == "slurm" and employment_of(graph, engine).slurm.controller == "job":
         settings.base.mkdir(parents=True, exist_ok=True)
-        number = call(["sbatch", "--parsable"], controller_job(graph, engine, settings, sys.argv[2:])).strip()
+        number = call(["sbatch", "--parsable"], controller_job(graph, engine, settings)).strip()
         click.echo(f"the controller is submitted as Slurm job {number}; its run is {graph.name}-{number}_...")
         sys.exit(0)
     if graph is None:
@@ -206,17 +166,12 @@ def run_on(
         employment, name = employment_of(graph, engine), graph.name
         graph = on_pools(graph, employment.pools)
         os.environ.setdefault(TOKEN, secrets.token_urlsafe(32))
-    found = _listen(listen, door.endpoint if door is not None else None)
+    endpoint, address, _reserved = _listen(listen, door.endpoint if door is not None else None)
     job_id = job_id or (door.job if door is not None else f"{name}-{secrets.token_hex(4)}")
-    place = _Place(found.endpoint, job_id, settings.base.resolve())
-    show_protection(os.environ[TOKEN], found.endpoint, found.address)
-    hosts = sum(pool.max_members for pool in employment.pools)
-    listening = Listening(RunEndpoint(str(found.endpoint), job_id), found.address, found.endpoint.port, hosts)
-    own = reachable_address(found.address)
-    hosting = Hosting(
-        listening, Site(own, interface_of(own)), lambda run_dir: _employ(employment, place, name, run_dir)
-    )
-    execute(graph, settings._replace(hosting=hosting))
+    place = _Place(endpoint, job_id, settings.base.resolve())
+    meeting = place_of(str(endpoint), job_id, hosts=sum(pool.max_members for pool in employment.pools))
+    own = reachable_address(address)
+    serve(graph, meeting, settings, [address], own, lambda run_dir: _employ(employment, place, name, run_dir))
 
 
 def _employ(employment: Employment, place: _Place, name: str, run_dir: Path) -> Employer:
@@ -227,29 +182,12 @@ def _employ(employment: Employment, place: _Place, name: str, run_dir: Path) -> 
     with os.fdopen(os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(os.environ[TOKEN] + "\n")
     write_atomically(run_dir / ENGINE, msgspec.json.encode(employment))
-    return Employer(
-        employment.engine_in(run_dir),
-        employment.pools,
-        lambda order: place.launch(employment, name, run_dir, order),
-        str(place.endpoint),
-    )
-
-
-def is_employer(base: Path, run: str) -> bool:
-    """Return whether the run that the user has named has an engine.
-
-    Raises:
-        FlowdistError: There is no such run.
-    """
-    return (find_run(base, run)[0] / ENGINE).exists()
+    launch = functools.partial(place.launch, employment, name, run_dir)
+    return Employer(employment.engine_in(run_dir), employment.pools, launch, str(place.endpoint))
 
 
 def _saved(run_dir: Path) -> Employment:
-    """Return how the run in this folder employs its engine.
-
-    Raises:
-        FlowdistError: The run has no engine, or the file is damaged.
-    """
+    """Return how the run in this folder employs its engine."""
     try:
         return msgspec.json.decode((run_dir / ENGINE).read_bytes(), type=Employment)
     except FileNotFoundError:
@@ -258,26 +196,17 @@ def _saved(run_dir: Path) -> Employment:
         raise FlowdistError(f"{ENGINE} of run {run_dir.name} cannot be read: {error}") from None
 
 
-class _Listens(NamedTuple):
-    """Where this host listens: the endpoint for others, the address to bind, and what keeps the port reserved."""
+def _listen(listen: str | None, before: str | None) -> tuple[Endpoint, str, socket.socket]:
+    """Return the endpoint for others, the address to bind, and what keeps the port reserved.
 
-    endpoint: Endpoint
-    address: str
-    reserved: socket.socket
-
-
-def _listen(listen: str | None, before: str | None) -> _Listens:
-    """Return where this host listens: as the user says, else as before on this host, else at the first free port.
-
-    Raises:
-        FlowdistError: The port that the user has named is taken, or all are.
+    The endpoint is what the user says, else that of before on this host, else one with the first free port.
     """
     if listen is not None:
         named = endpoint_of(listen, PORTS[0])
         address = listening_address(named.host)
         if (reserved := reserve(address, named.port)) is None:
             raise FlowdistError(f"port {named.port} of this machine is taken by another flowdist")
-        return _Listens(named, address, reserved)
+        return named, address, reserved
     host = socket.gethostname()
     address = listening_address(host)
     if not address:  # other machines may not know the name, or know it by another address than this one does
@@ -291,9 +220,5 @@ def _listen(listen: str | None, before: str | None) -> _Listens:
         except FlowdistError:
             continue
         if reserved is not None:
-            return _Listens(Endpoint(host, port), address, reserved)
+            return Endpoint(host, port), address, reserved
     raise FlowdistError(f"ports {PORTS[0]} to {PORTS[-1]} are taken", help="name another one: --listen HOST:PORT")
-
-
-def _print_order(text: str) -> None:
-    click.echo(text, err=True)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
-from flowdist.cli.run.console import Shown
 from flowdist.cli.run.execution import (
     DisplayOptions,
-    RunSettings,
     cold_option,
     display_options,
     execute,
@@ -18,24 +18,40 @@ from flowdist.cli.run.execution import (
     needs_linux,
     with_cold,
 )
-from flowdist.cli.shared.common import load, show_problems, verb
-from flowdist.cli.shared.completion import complete_run
+from flowdist.cli.shared.common import load, problems_of_job, show_problems, verb
 from flowdist.cli.shared.engines import EngineOptions, check_engine, engine_options, problems_on, refuse_errors
-from flowdist.cli.shared.job_problems import problems_of_job
 from flowdist.cli.shared.options import (
     FaultOptions,
     TopologyOptions,
     fault_options,
     gathered,
+    options_with_values,
     runs_option,
     topology_options,
 )
+from flowdist.cli.shared.runs import complete_run
 from flowdist.dsl.load import DEFAULT_FILE, Loaded, check_runnable, looks_like_topology
 from flowdist.dsl.oneline import one_role_graph
 from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import Plan
+from flowdist.runtime.run_folder.folder import ENGINE, find_run
 
 COMPONENTS = ("dist.ddp", "dist.spmd")
+TORCHRUN = "flowdist torchrun takes torchrun's options"
+AFTERWARDS = "a run is predicted when it is over: flowdist report RUN --workload workload.toml"
+GONE = {"--predict": AFTERWARDS, "--workload": AFTERWARDS}  # options that `run` once had, each with what does as well
+
+
+class UnknownOption(click.UsageError):
+    """Error for an option that a command does not have, with the help that is printed below the message."""
+
+    def __init__(self, message: str, help: str, ctx: click.Context) -> None:
+        super().__init__(message, ctx)
+        self.help = help
+
+    def format_message(self) -> str:
+        """Return the message for the terminal."""
+        return f"{self.message}\nhelp: {self.help}" if self.help else self.message
 
 
 class _Run(click.Command):
@@ -56,10 +72,8 @@ class _Run(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            from flowdist.cli.shared import unknown_options as unknown  # not needed otherwise
-
-            help = unknown.help_for_unknown(error.option_name, words, unknown.options_with_values(self))
-            raise unknown.UnknownOption(error.format_message(), help, ctx) from None
+            help = _help_for_unknown(error.option_name, words, options_with_values(self))
+            raise UnknownOption(error.format_message(), help, ctx) from None
 
 
 class ScriptOptions(NamedTuple):
@@ -83,6 +97,11 @@ class StartOptions(NamedTuple):
     cold: bool
     dryrun: bool
     in_controller_job: bool
+
+    def settings(self) -> dict[str, Any]:
+        """Return those of the options that are fields of `RunSettings`."""
+        prefix = "--in-controller-job" if self.in_controller_job else ""
+        return {"resume": self.resume or "", "seed": self.seed or 0, "truncate_at": self.truncate_at, "prefix": prefix}
 
 
 @verb("run", cls=_Run)
@@ -151,9 +170,9 @@ def command(
     _refuse_mixtures(named, start, plan)
     check_engine(engine)
     _refuse_mixtures_with_engine(named, start, engine)
-    settings = _settings(plan, named, start, display)
+    settings = display.settings(start.base, plan, named.as_json, **start.settings())
     if named.target is not None and named.target.endswith(".json"):
-        from flowdist.cli.run.compiled import run_compiled  # not needed for topologies
+        from flowdist.cli.run.hosts import run_compiled  # not needed for topologies
 
         _refuse_changes(named, script, engine)
         run_compiled(Path(named.target), start.listen, start.job_id, settings)
@@ -164,7 +183,7 @@ def command(
         if start.listen is None and not engine.on and not named.as_json:  # which other hosts will join is not known
             show_problems(problems_of_job(loaded, graph, plan))
         show_problems(refuse_errors(problems_on(engine, loaded), engine.on))
-    if engine.on or (start.resume is not None and _has_engine(start)):
+    if engine.on or (start.resume is not None and (find_run(Path(start.base), start.resume)[0] / ENGINE).exists()):
         from flowdist.cli.run import on_engine  # not needed on one host
 
         if start.dryrun and graph is not None:
@@ -178,28 +197,8 @@ def command(
     execute(graph, settings)
 
 
-def _settings(plan: Plan, named: TopologyOptions, start: StartOptions, display: DisplayOptions) -> RunSettings:
-    return RunSettings(
-        Path(start.base),
-        plan,
-        start.resume or "",
-        Shown(display.quiet, named.as_json, live=not display.plain),
-        display.detach,
-        display.metrics_port,
-        display.page(),
-        start.seed or 0,
-        truncate_at=start.truncate_at,
-        prefix="--in-controller-job" if start.in_controller_job else "",
-    )
-
-
 def _refuse_mixtures(named: TopologyOptions, start: StartOptions, plan: Plan) -> None:
-    """Refuse options that do not go together.
-
-    Raises:
-        FlowdistError: --resume with a topology, parameters, overrides, nodes or --cold; --truncate-at
-            without --resume; --seed without --rate; --id or --interface without --listen; or --listen with --json.
-    """
+    """Refuse options that do not go together."""
     changes = (named.target, named.params, named.sets, named.nodes, start.cold)
     if start.resume is not None and any(changes):
         help = f"write flowdist run --resume {start.resume}"
@@ -218,11 +217,7 @@ def _refuse_mixtures(named: TopologyOptions, start: StartOptions, plan: Plan) ->
 
 
 def _refuse_mixtures_with_engine(named: TopologyOptions, start: StartOptions, engine: EngineOptions) -> None:
-    """Refuse options that do not go with an engine, or only with one.
-
-    Raises:
-        FlowdistError: --on jobset; --dryrun without --on or with --resume; -o with --resume; or --on with --json.
-    """
+    """Refuse options that do not go with an engine, or only with one."""
     if engine.on == "jobset":
         help = "write flowdist export --to jobset -o image=IMAGE | kubectl apply --server-side -f -"
         raise FlowdistError("run does not start jobs on Kubernetes", help=help)
@@ -235,29 +230,15 @@ def _refuse_mixtures_with_engine(named: TopologyOptions, start: StartOptions, en
 
 
 def _refuse_changes(named: TopologyOptions, script: ScriptOptions, engine: EngineOptions) -> None:
-    """Refuse options that would change a compiled graph, or where it runs.
-
-    Raises:
-        FlowdistError: An option is given that only a topology or a script takes.
-    """
+    """Refuse options that would change a compiled graph, or where it runs."""
     given = (named.params, named.sets, named.nodes, script.replicas, script.max_restarts, script.args, engine.on)
     if any(each not in (None, (), "") for each in given):
         message = f"{named.target} is compiled: parameters, overrides, nodes and engines are for topologies"
         raise FlowdistError(message, help="change the topology, and export it again")
 
 
-def _has_engine(start: StartOptions) -> bool:
-    from flowdist.cli.run.on_engine import is_employer  # only with --resume
-
-    return is_employer(Path(start.base), start.resume or "")
-
-
 def _load(named: TopologyOptions, script: ScriptOptions, *, by_engine: bool) -> Loaded:
-    """Compile a topology file, or a topology with one role for a script.
-
-    Raises:
-        FlowdistError: The file is missing or wrong, or an option is not for this kind of file.
-    """
+    """Compile a topology file, or a topology with one role for a script."""
     if named.target in COMPONENTS:
         raise FlowdistError(f"{named.target} has to come first", help=f"write flowdist run {named.target} [options]")
     path = Path((named.target or DEFAULT_FILE).partition(":")[0])
@@ -271,7 +252,13 @@ def _load(named: TopologyOptions, script: ScriptOptions, *, by_engine: bool) -> 
         return load(named, silent=["FD303"], by_engine=by_engine)
     if named.params:
         raise FlowdistError("-p is for topologies", help="write the script's own arguments after --")
-    return _load_script(path, named, script)
+    replicas, max_restarts = script.replicas or "1", script.max_restarts or 0
+    loaded = one_role_graph(
+        str(path), script.args, replicas=replicas, max_restarts=max_restarts, nodes=named.nodes, sets=named.sets
+    )
+    if not named.as_json:
+        show_problems(loaded.warnings)
+    return loaded
 
 
 def _refuse_options_of_scripts(path: Path, script: ScriptOptions) -> None:
@@ -285,16 +272,52 @@ def _refuse_options_of_scripts(path: Path, script: ScriptOptions) -> None:
         raise FlowdistError(f"{' '.join(script.args)}: a topology takes no arguments", help="pass parameters with -p")
 
 
-def _load_script(path: Path, named: TopologyOptions, script: ScriptOptions) -> Loaded:
-    """Return the topology with one role that runs the script, and print its warnings."""
-    loaded = one_role_graph(
-        str(path),
-        script.args,
-        replicas=script.replicas or "1",
-        max_restarts=script.max_restarts or 0,
-        nodes=named.nodes,
-        sets=named.sets,
-    )
-    if not named.as_json:
-        show_problems(loaded.warnings)
-    return loaded
+def _help_for_unknown(option: str, words: Sequence[str], known: Mapping[str, bool]) -> str:
+    """Return what the user can write instead of an unknown option; empty if that cannot be said."""
+    from flowdist.torchrun.options import torchrun_name  # only for a mistake
+
+    script = next((word for word in _before_dashes(words) if word.endswith(".py")), "")
+    if meant := torchrun_name(option):
+        size = _replicas(words) if meant in ("--nproc-per-node", "--nnodes") else ""
+        return f"write flowdist run {script or 'train.py'} --replicas {size}; {TORCHRUN}" if size else TORCHRUN
+    texts = [GONE[option]] if option in GONE else []
+    if script and not looks_like_topology(script):
+        kept, own = _divided(words, script, known)
+        line = shlex.join(["flowdist", "run", *kept, "--", *own])
+        texts.append(f"the script's own arguments come after --: {line}")
+    return "; ".join(texts)
+
+
+def _before_dashes(words: Sequence[str]) -> Sequence[str]:
+    return words[: words.index("--")] if "--" in words else words
+
+
+def _replicas(words: Sequence[str]) -> str:
+    """Return the value of --replicas for the --nnodes and --nproc-per-node among the words; empty if there is none."""
+    from flowdist.torchrun.options import value_of  # as above
+
+    nodes = value_of("--nnodes", words) or "1"
+    procs = value_of("--nproc-per-node", words) or "1"
+    return f"{nodes}x{procs}" if nodes.replace(":", "", 1).isdecimal() and procs.isdecimal() else ""
+
+
+def _divided(words: Sequence[str], script: str, known: Mapping[str, bool]) -> tuple[list[str], list[str]]:
+    """Divide a command line into the words that `flowdist run` reads, and the script's own arguments."""
+    before = _before_dashes(words)
+    kept: list[str] = []
+    own: list[str] = []
+    part, values = kept, 0  # where the next word goes that is no option; how many values the last option still takes
+    for word in before:
+        name, equals, _ = word.partition("=")
+        if values:
+            values -= 1
+        elif word == script:
+            part = kept
+        elif word.startswith("--") or word[:2] in known:
+            is_known = name in known or not word.startswith("--")
+            part = kept if is_known else own
+            values = int(is_known and not equals and known.get(name, False))
+        elif word.startswith("-"):
+            part = own
+        part.append(word)
+    return kept, [*own, *words[len(before) + 1 :]]

@@ -11,18 +11,10 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from flowdist.cli.run.execution import (
-    RunSettings,
-    cold_option,
-    execute,
-    interface_option,
-    needs_linux,
-    with_cold,
-)
+from flowdist.cli.run.execution import RunSettings, cold_option, execute, interface_option, needs_linux, with_cold
 from flowdist.cli.run.hosts import meet
-from flowdist.cli.shared.common import COMPLETION, show_problems, verb
-from flowdist.cli.shared.terminal import paint
-from flowdist.cli.shared.unknown_options import options_with_values
+from flowdist.cli.shared.common import COMPLETION, paint, show_problems, verb
+from flowdist.cli.shared.options import options_with_values
 from flowdist.dsl.load import compile_loaded
 from flowdist.errors import FlowdistError
 from flowdist.runtime.gpus.devices import machine_cpus, machine_gpus
@@ -86,7 +78,7 @@ def command(ctx: click.Context, words: tuple[str, ...], cold: bool, interface: s
         click.echo(ctx.get_help())
         return
     except CompletionAsked as asked:
-        click.echo(_completion_script(ctx, asked.shell))
+        _print_completion_script(ctx, asked.shell)
         return
     needs_linux("torchrun")
 
@@ -101,7 +93,7 @@ def command(ctx: click.Context, words: tuple[str, ...], cold: bool, interface: s
         paint(f"flowdist: {note}", fg="yellow", err=True)
     prefix = re.sub(r"[^\w.-]", "_", launch.run_id)[:100] if launch.run_id else ""
     if launch.log_dir:
-        _check_log_dir(launch.log_dir)
+        _make_log_dir(launch.log_dir)
     base = Path(launch.log_dir or "runs")
     prefix = (prefix or graph.name) if launch.log_dir else ""
 
@@ -119,16 +111,12 @@ def command(ctx: click.Context, words: tuple[str, ...], cold: bool, interface: s
     meet(graph, place, settings, lambda theirs: as_here(theirs, graph), gpus)
 
 
-def _completion_script(ctx: click.Context, shell: str) -> str:
-    """Return the script with which a shell completes flowdist, and with it torchrun's options.
-
-    Raises:
-        TopologyProblems: flowdist has none for the shell.
-    """
+def _print_completion_script(ctx: click.Context, shell: str) -> None:
+    """Print the script with which a shell completes flowdist, and with it torchrun's options."""
     kind = get_completion_class(shell)
     if kind is None:
         refuse("FD150", f"--print-completion {shell} cannot be honoured: there is none", "write bash or zsh")
-    return kind(ctx.find_root().command, {}, "flowdist", COMPLETION).source()
+    click.echo(kind(ctx.find_root().command, {}, "flowdist", COMPLETION).source())
 
 
 def _options_of_run(own: Mapping[str, bool]) -> dict[str, bool]:
@@ -138,12 +126,7 @@ def _options_of_run(own: Mapping[str, bool]) -> dict[str, bool]:
     return {name: value for name, value in options_with_values(run).items() if name not in own}
 
 
-def _check_log_dir(folder: str) -> None:
-    """Make the folder of --log-dir if it is missing.
-
-    Raises:
-        FlowdistError: The folder cannot be made.
-    """
+def _make_log_dir(folder: str) -> None:
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -8,13 +8,13 @@ import os
 import click
 
 from flowdist.cli.shared.common import verb
-from flowdist.cli.shared.completion import complete_run
 from flowdist.cli.shared.records import find_record, refuse_macro
+from flowdist.cli.shared.runs import complete_run
 from flowdist.errors import FlowdistError
 from flowdist.record.reader import JOURNAL
 from flowdist.runtime.run_folder.runs import not_hidden
 from flowdist.ui.follow import FollowedRun
-from flowdist.ui.server import serving
+from flowdist.ui.server import RunServer
 
 
 @verb("ui")
@@ -39,6 +39,6 @@ def command(run: str, port: int) -> None:
     refuse_macro(header, str(path))
     if warning := not_hidden(header.graph, os.environ):
         click.echo(f"warning: {warning}", err=True)
-    with serving(followed, port) as server, contextlib.suppress(KeyboardInterrupt):
+    with RunServer(followed, port) as server, contextlib.suppress(KeyboardInterrupt):
         click.echo(server.url)
         server.serve_forever(poll_interval=0.1)

@@ -1,4 +1,4 @@
-"""Topologies of the command line, output as JSON, files to write, and errors as the user sees them."""
+"""Topologies of the command line, styled output and JSON, files to write, and errors as the user sees them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,16 @@ import click
 
 from flowdist.cli.shared.options import TopologyOptions
 from flowdist.errors import FlowdistError
+from flowdist.text.printable import printable
+from flowdist.text.streams import raw_stream
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from flowdist.dsl.load import Loaded
     from flowdist.dsl.problems.problem import Problem
+    from flowdist.faults.grammar import Plan
+    from flowdist.graph import RoleGraph
     from flowdist.record.journal import Line
 
 COMPLETION = "_FLOWDIST_COMPLETE"  # a shell sets it to complete what the user types: docs/install.md
@@ -115,6 +121,18 @@ def problems_json(problems: Iterable[Problem]) -> list[dict[str, object]]:
     return [problem.as_dict() for problem in problems]
 
 
+def paint(text: str, *, err: bool = False, **style: Any) -> None:
+    """Print a text on stdout or stderr, in its printable form and, on a terminal, with the style of `click.secho`."""
+    click.secho(printable(text), file=raw_stream(sys.stderr if err else sys.stdout), **style)
+
+
+def rich_console(*, err: bool = False, **settings: Any) -> Console:
+    """Return a console of rich on stdout or stderr. The caller makes the text that it draws printable."""
+    from rich.console import Console  # only for what is drawn
+
+    return Console(file=raw_stream(sys.stderr if err else sys.stdout), highlight=False, markup=False, **settings)
+
+
 def print_json(kind: str, /, **content: Any) -> None:
     """Print the one object of a verb under --json on stdout: `kind` names the verb's result, `content` are its keys.
 
@@ -124,53 +142,24 @@ def print_json(kind: str, /, **content: Any) -> None:
     click.echo(json.dumps({**head, **content, **head}, indent=2))
 
 
-def pairs(options: Iterable[str], flag: str) -> dict[str, str]:
-    """Return `-p a=1 -p b=2` as a dict; of a name given twice, the last value counts.
-
-    Raises:
-        FlowdistError: An option has no `=`; the message quotes it after `flag`.
-    """
-    values = {}
-    for option in options:
-        name, equals, value = option.partition("=")
-        if not equals:
-            raise FlowdistError(f"{flag} {option} has no value", help=f"write {flag} {option}=VALUE")
-        values[name] = value
-    return values
-
-
 def until_ns(text: str | None, example: str = "") -> int | None:
     """Return the value of --until in nanoseconds; None if the option is not given.
 
-    Args:
-        text: The value.
-        example: What a value may be, where it may not be 0: nothing happens before that time.
-
-    Raises:
-        FlowdistError: The text is not a duration, or is 0 where it may not be.
+    `example` is what a value may be, where it may not be 0: nothing happens before that time.
     """
     from flowdist.graph import duration_help, parse_duration  # msgspec: not needed by --help
 
     try:
         ns = parse_duration(text) if text is not None else None
     except ValueError:
-        help = duration_help(text)
-        raise FlowdistError(f"--until {text} is not a duration", help=help) from None
+        raise FlowdistError(f"--until {text} is not a duration", help=duration_help(text)) from None
     if ns == 0 and example:
         raise FlowdistError(f"--until {text}: nothing happens before that time", help=f"write {example}")
     return ns
 
 
 def format_of(file: str, suffixes: Mapping[str, str]) -> str:
-    """Return the format of the file given with -o, by its suffix.
-
-    Args:
-        file: The file.
-        suffixes: The formats by suffix, such as `.svg`.
-
-    Raises:
-        FlowdistError: The suffix is none of the known ones.
-    """
+    """Return the format of the file given with -o, by its suffix."""
     form = suffixes.get(Path(file).suffix.lower())
     if form is None:
         help = f"known: {', '.join(suffixes)}; or add --format"
@@ -179,11 +168,7 @@ def format_of(file: str, suffixes: Mapping[str, str]) -> str:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file that the user has named; an existing one is replaced.
-
-    Raises:
-        FlowdistError: The file cannot be written.
-    """
+    """Write a file that the user has named; an existing one is replaced."""
     try:
         path.write_bytes(content)
     except OSError as error:
@@ -191,11 +176,7 @@ def write(path: Path, content: bytes) -> None:
 
 
 def write_trace(file: str | Path | None, lines: Iterable[Line]) -> None:
-    """Write the lines of a simulation's trace to the file of --trace; do nothing if `file` is None.
-
-    Raises:
-        FlowdistError: The file cannot be written.
-    """
+    """Write the lines of a simulation's trace to the file of --trace; do nothing if `file` is None."""
     from flowdist.record.journal import encode_line  # msgspec: not needed by --help
 
     if file is not None:
@@ -205,17 +186,31 @@ def write_trace(file: str | Path | None, lines: Iterable[Line]) -> None:
 def load(named: TopologyOptions, *, silent: Sequence[str] = (), by_engine: bool = False) -> Loaded:
     """Compile the topology that the command line names, and print its warnings on stderr unless --json is given.
 
-    Args:
-        named: The topology with its parameters, overrides and nodes.
-        silent: Codes of warnings that are not printed.
-        by_engine: True: an engine starts the nodes, as large as their replicas need.
-
-    Raises:
-        FlowdistError: The topology cannot be read or has errors (`TopologyProblems`), or -p has no value.
+    Warnings with a code in `silent` are not printed. `by_engine`: an engine starts nodes as large as replicas need.
     """
     from flowdist.dsl.load import load_topology  # as in `fail`
 
-    loaded = load_topology(named.target, pairs(named.params, "-p"), named.sets, named.nodes, by_engine=by_engine)
+    params = {}  # of a name given twice, the last value counts
+    for param in named.params:
+        name, equals, params[name] = param.partition("=")
+        if not equals:
+            raise FlowdistError(f"-p {param} has no value", help=f"write -p {param}=VALUE")
+    loaded = load_topology(named.target, params, named.sets, named.nodes, by_engine=by_engine)
     if not named.as_json:
         show_problems(problem for problem in loaded.warnings if problem.code not in silent)
     return loaded
+
+
+def problems_of_job(loaded: Loaded, graph: RoleGraph, plan: Plan) -> list[Problem]:
+    """Return the problems of timeouts that the command line adds to those of the topology: those of its faults.
+
+    An option that changes the graph, such as --collective, may add some as well.
+    """
+    if graph is loaded.graph and not any(plan):
+        return []
+    from flowdist.dsl.check.timeouts import find, problem_of  # only for what the command line changes
+    from flowdist.report.static.plan_timeouts import problems_of_plan
+
+    known = {(found.code, found.role) for found in find(loaded.graph)}
+    new = [found for found in find(graph) if (found.code, found.role) not in known]
+    return [*(problem_of(found, loaded.arguments) for found in new), *problems_of_plan(plan, graph, loaded.arguments)]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -16,7 +15,7 @@ from flowdist.errors import FlowdistError, did_you_mean
 if TYPE_CHECKING:
     from flowdist.dsl.load import Loaded
 
-F = TypeVar("F", bound=Callable[..., object])
+ENGINES = ("slurm", "local", "hand", "jobset")
 
 
 class EngineOptions(NamedTuple):
@@ -35,65 +34,34 @@ engine_options = gathered(
 
 
 def check_engine(engine: EngineOptions) -> None:
-    """Refuse an unknown engine, and options without one.
-
-    Raises:
-        FlowdistError: The engine is unknown, or options are given that no engine reads.
-    """
-    if engine.on and engine.on not in _PROBLEMS:
-        raise FlowdistError(f"there is no engine {engine.on!r}", help=did_you_mean(engine.on, _PROBLEMS))
+    """Refuse an unknown engine, and options without one."""
+    if engine.on and engine.on not in ENGINES:
+        raise FlowdistError(f"there is no engine {engine.on!r}", help=did_you_mean(engine.on, ENGINES))
     if engine.words and engine.on in ("", "local", "hand"):
         raise FlowdistError(f"-o {engine.words[0]}: no engine reads it", help="write --on slurm, or leave -o out")
 
 
 def problems_on(engine: EngineOptions, loaded: Loaded) -> list[Problem]:
-    """Return what the engine cannot honour of a topology; none without an engine.
-
-    Raises:
-        FlowdistError: The engine is unknown, or its options are wrong.
-    """
+    """Return what the engine cannot honour of a topology; none without an engine."""
     check_engine(engine)
-    return _PROBLEMS[engine.on](engine.words, Topic(loaded.graph, loaded.arguments)) if engine.on else []
+    topic, words = Topic(loaded.graph, loaded.arguments), engine.words
+    match engine.on:
+        case "slurm":
+            from flowdist.engines.slurm import limits, options  # one engine is needed, if any
+
+            return limits.find_problems(topic, options.read_options(words, [role.name for role in topic.graph.roles]))
+        case "jobset":
+            from flowdist.engines.jobset import manifests, problems  # as above
+            from flowdist.engines.jobset.options import read_options
+
+            asked = read_options(words, topic.graph)
+            manifests.template_of(asked)  # refuses one that cannot be honoured
+            return problems.problems(topic, asked.name, has_checkpoint_claim=bool(asked.checkpoint_claim))
+    return []  # one machine honours everything, and a person chooses the hosts
 
 
 def refuse_errors(problems: Sequence[Problem], on: str) -> list[Problem]:
-    """Return the warnings among the problems.
-
-    Raises:
-        TopologyProblems: Some of the problems are errors; the exception has all of them.
-    """
+    """Return the warnings among the problems."""
     if any(problem.severity == "error" for problem in problems):
         raise TopologyProblems(problems, f"of the topology on {on}")
     return list(problems)
-
-
-def _on_slurm(words: Sequence[str], topic: Topic) -> list[Problem]:
-    from flowdist.engines.slurm.limits import find_problems  # one engine is needed, if any
-    from flowdist.engines.slurm.options import read_options
-
-    return find_problems(topic, read_options(words, [role.name for role in topic.graph.roles]))
-
-
-def _on_local(words: Sequence[str], topic: Topic) -> list[Problem]:
-    from flowdist.engines.local import LocalProcesses  # as above
-
-    return LocalProcesses(Path()).problems(topic)
-
-
-def _on_hand(words: Sequence[str], topic: Topic) -> list[Problem]:
-    from flowdist.engines.by_hand import ByHand  # as above
-
-    return ByHand(print).problems(topic)
-
-
-def _on_jobset(words: Sequence[str], topic: Topic) -> list[Problem]:
-    from flowdist.engines.jobset.manifests import template_of  # as above
-    from flowdist.engines.jobset.options import read_options
-    from flowdist.engines.jobset.problems import problems
-
-    options = read_options(words, topic.graph)
-    template_of(options)  # refuses one that cannot be honoured
-    return problems(topic, options.name, has_checkpoint_claim=bool(options.checkpoint_claim))
-
-
-_PROBLEMS = {"slurm": _on_slurm, "local": _on_local, "hand": _on_hand, "jobset": _on_jobset}

@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
+from flowdist.errors import FlowdistError, did_you_mean
+
 if TYPE_CHECKING:
     from flowdist.faults.grammar import Plan
+    from flowdist.graph import RoleGraph
+    from flowdist.sim.calibration.calibration import Calibration
 
 F = TypeVar("F", bound=Callable[..., Any])
+OF_STEPS = ("step_time", "scaling", "batch")  # words of a workload that together say how long a step takes
 repeated = functools.partial(click.option, multiple=True)
 
 runs_option = click.option("--runs", "base", default="runs", metavar="DIR", help="Folder of all runs (default: runs).")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 param_option = repeated("-p", "params", metavar="NAME=VALUE", help="A parameter of the topology.")
 set_option = repeated("--set", "sets", metavar="[ROLE.]FIELD=VALUE", help="Override a field: docs/dsl.md.")
+workload_option = click.option(
+    "--workload",
+    "workload_file",
+    type=click.Path(dir_okay=False),
+    help="Times of the workers, as flowdist calibrate measured them: workload.toml.",
+)
 
 
 def gathered(name: str, kind: type[Any], *options: Callable[[Any], Any]) -> Callable[[F], F]:
     """Decorate a verb with options, whose values it gets together as one argument.
 
-    Args:
-        name: The argument of the verb.
-        kind: A NamedTuple, whose fields have the names of the options' parameters. A field without an option keeps its
-            default.
-        options: Decorators of click, in the order of --help.
+    The kind is a NamedTuple, whose fields have the names of the parameters of the options: decorators of click, in the
+    order of --help. A field without an option keeps its default.
     """
 
     def decorate(function: F) -> F:
@@ -53,8 +62,8 @@ class TopologyOptions(NamedTuple):
     target: str | None
     params: tuple[str, ...]
     sets: tuple[str, ...]
-    nodes: str | None
-    as_json: bool
+    nodes: str | None = None
+    as_json: bool = False
 
     def words(self) -> list[str]:
         """Return -p, --set and --nodes (not the target) as words of a command line that repeats this one."""
@@ -85,11 +94,7 @@ class FaultOptions(NamedTuple):
     files: tuple[str, ...] = ()
 
     def plan(self) -> Plan:
-        """Return the plan of all faults and operator's orders on the command line; an empty plan if there are none.
-
-        Raises:
-            FlowdistError: One of them, or a file of faults, cannot be read.
-        """
+        """Return the plan of all faults and operator's orders on the command line; an empty plan if there are none."""
         from flowdist.faults.files import parse_plan  # not needed by --help
 
         return parse_plan(*self)
@@ -116,3 +121,40 @@ def fault_options(*names: str) -> Callable[[F], F]:
     A name is that of a field, such as `fails` for --fail.
     """
     return gathered("faults", FaultOptions, *(_FAULTS[name] for name in names or _FAULTS))
+
+
+def times_of(file: str, graph: RoleGraph) -> Calibration:
+    """Return the times of a workload.toml for the roles of a graph."""
+    from flowdist.sim.calibration.file import read_calibration  # the simulator: only with --workload
+
+    found = read_calibration(Path(file))
+    names = [role.name for role in graph.roles]
+    wrong = [
+        f"{file}: the job has no role {name!r}; {did_you_mean(name, names)}"
+        for name in found.roles
+        if name not in names
+    ]
+    if wrong:
+        raise FlowdistError("\n".join(wrong), help="remove the tables of these roles, or name the topology of the runs")
+    return found
+
+
+def fields_set(sets: Iterable[str]) -> list[str]:
+    """Return the fields of workloads that texts of --set name, as `role.field` of the graph: `trainer.step_ns`."""
+    from flowdist.sim.calibration.file import KEYS  # as above
+
+    found = []
+    for text in sets:
+        role, dot, word = text.partition("=")[0].partition(".workload.")
+        if dot and word in OF_STEPS:
+            found += [f"{role}.{field}" for field in ("step_ns", "step_times", "batch_workers")]
+        elif dot:
+            found.append(f"{role}.{KEYS[word].field if word in KEYS else word}")
+    return found
+
+
+def options_with_values(command: click.Command) -> dict[str, bool]:
+    """Return all options of a command, as `--set` or `-p`, each with whether it takes a value."""
+    options = [param for param in command.params if isinstance(param, click.Option)]
+    values = {name: not option.is_flag for option in options for name in (*option.opts, *option.secondary_opts)}
+    return {**values, "--help": False, "-h": False}

@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
+from flowdist.cli.shared.options import times_of
 from flowdist.cli.shared.records import RecordFile
-from flowdist.cli.shared.workloads import times_of
 from flowdist.errors import FlowdistError
-from flowdist.graph import RoleSpec, WorkloadSpec
+from flowdist.graph import WorkloadSpec
 from flowdist.record.accounts import BUCKETS, Bucket, productive_share
 from flowdist.record.reader import JOURNAL, WholeRecord
 from flowdist.report.record.alike import as_in_record, silent_roles
@@ -32,31 +32,18 @@ HELP = "flowdist calibrate RUN -o workload.toml measures them in a run"
 
 
 def predicted(run_dir: Path, workload_file: str, summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the prediction of a run beside what it was: see `values_of`. All faults of the run are known.
-
-    Args:
-        run_dir: Folder of the run.
-        workload_file: The workload.toml with the times of the workers.
-        summary: The summary of the run.
-
-    Raises:
-        FlowdistError: The file cannot be used for this run, or the journal cannot be read.
-    """
+    """Return the prediction of a run beside what it was: see `values_of`. All faults of the run are known."""
     record = RecordFile(run_dir / JOURNAL)
     run = WholeRecord(run_dir.name, record.header, list(record))  # up to the first line that cannot be used
     times, roles = times_of(workload_file, run.header.graph), run.header.graph.roles
-    if unknown := [role.name for role in roles if role.name not in times.roles and not _has_times(role)]:
+    bare = [msgspec.structs.replace(role.workload, collective="", collective_timeout_ns=None) for role in roles]
+    told = [role.name for role, work in zip(roles, bare, strict=True) if role.simulate or work != WorkloadSpec()]
+    if unknown := [role.name for role in roles if role.name not in times.roles and role.name not in told]:
         lack = f"no workload= of its own in the topology, no table in {workload_file}"
         raise FlowdistError(f"no times are known of {', '.join(unknown)}: {lack}", help=HELP)
     own = calibrate([observe(run.header, run.lines)])
     untold = [name for name, role in own.roles.items() if not role.tells_saving]
     return {"times": workload_file, **values_of(predict(run, times), times, untold, summary)}
-
-
-def _has_times(role: RoleSpec) -> bool:
-    """Return whether the topology says how the role's workers behave, by a model or a workload that is no default."""
-    bare = msgspec.structs.replace(role.workload, collective="", collective_timeout_ns=None)
-    return bool(role.simulate) or bare != WorkloadSpec()
 
 
 def values_of(
@@ -65,77 +52,55 @@ def values_of(
     """Return a run beside its prediction as plain values for --json. Times are in ns.
 
     Each figure has `predicted`, `actual` and `error`, a share of the actual one; None is what is not known.
-
-    Args:
-        found: The run, and its prediction.
-        times: The times of the workers in the prediction.
-        untold: Roles whose workers did not report the time of saving in the run.
-        summary: The summary of the run: `summary_of` and `time_of_run`.
     """
     silent = silent_roles(summary.get("not_reported", {}))
     matches = found.matches
-    incidents = [
-        _incident(one, other, silent)
-        if other is not None and one.number in matches
-        else {"number": one.number, "kind": one.kind, "root": one.root, "why": _why_not(other)}
-        for one, other in found.pairs
-        if one is not None
-    ]
-    more = [other for one, other in found.pairs if one is None and other is not None]
+    incidents, more = [], []
+    for one, other in found.pairs:
+        if one is not None and other is not None and one.number in matches:
+            incidents.append(_incident(one, other, silent))
+        elif one is not None:
+            why = "the simulation of the run has no such incident"
+            if other is not None:
+                why = f"the simulation has {other.kind} of {other.root} in its place"
+            incidents.append({"number": one.number, "kind": one.kind, "root": one.root, "why": why})
+        elif other is not None:
+            more.append(f"the simulation has an incident more: {other.kind} of {other.root}")
     job = _job(found, times, untold, silent, summary)
+    tasks = job["goodput"]["of"]
+    rest = f"the goodput is that of {', '.join(tasks)}, without {{}}" if tasks else "no goodput can be compared"
+    unknown = "reported no step numbers, so its lost work is not known, and"
     return {
         "job": job,
         "incidents": incidents,
-        "more_incidents": [f"the simulation has an incident more: {one.kind} of {one.root}" for one in more],
-        "not_compared": list(_silent_texts(silent, job["goodput"]["of"])),
+        "more_incidents": more,
+        "not_compared": [f"{name} {unknown} {rest.format(name)}" for name in silent],
     }
 
 
-def _why_not(other: IncidentOutcome | None) -> str:
-    """Return why an incident of a run is not predicted; `other` is what the simulation has in its place."""
-    if other is None:
-        return "the simulation of the run has no such incident"
-    return f"the simulation has {other.kind} of {other.root} in its place"
-
-
-def _silent_texts(silent: Collection[str], tasks: Collection[str]) -> Iterator[str]:
-    """Yield a sentence for each role that reported no steps: what is therefore not known or not counted."""
-    rest = f"the goodput is that of {', '.join(tasks)}, without {{}}" if tasks else "no goodput can be compared"
-    for name in silent:
-        yield f"{name} reported no step numbers, so its lost work is not known, and {rest.format(name)}"
-
-
 def _job(
-    found: Comparison,
-    times: Calibration,
-    untold: Collection[str],
-    silent: Collection[str],
-    summary: Mapping[str, Any],
+    found: Comparison, times: Calibration, untold: Collection[str], silent: Collection[str], summary: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return outcome, length and goodput of the whole job, predicted beside actual."""
     unsaved = [name for name, kinds in summary.get("not_reported", {}).items() if "checkpoints" in kinds]
     tasks = [name for name in found.b.steps if name not in silent and name not in times.unreported]
     without = sorted((name for name in found.b.steps if name not in tasks), key=lambda name: name in times.unreported)
-    spent = (found.b.spent, summary["time_ns"])
-    predicted, actual = (_goodput(each, tasks, untold, unsaved) for each in spent)
+    shares = []
+    for spent in (found.b.spent, summary["time_ns"]):
+        whole: dict[str, dict[Bucket, int]]
+        whole = {name: {**dict.fromkeys(BUCKETS, 0), **spent.get(name, {})} for name in tasks}
+        shares.append(productive_share(tasks, as_in_record(whole, untold, unsaved)))
     lasted_ns = found.a.lasted_ns if summary["outcome"] is not None else None
     return {
         "outcome": {"predicted": found.b.outcome, "actual": summary["outcome"]},
         "lasted_ns": _figure(found.b.lasted_ns, lasted_ns),
         "goodput": {
-            "predicted": predicted,
-            "actual": actual if lasted_ns is not None else None,
+            "predicted": shares[0],
+            "actual": shares[1] if lasted_ns is not None else None,
             "of": tasks,
             "without": without,
         },
     }
-
-
-def _goodput(
-    spent: Mapping[str, Mapping[Bucket, int]], tasks: Collection[str], untold: Collection[str], unsaved: Collection[str]
-) -> float | None:
-    whole = {name: {**dict.fromkeys(BUCKETS, 0), **spent.get(name, {})} for name in tasks}
-    return productive_share(tasks, as_in_record(whole, untold, unsaved))
 
 
 def _incident(one: IncidentOutcome, other: IncidentOutcome, silent: Collection[str]) -> dict[str, Any]:
@@ -183,11 +148,7 @@ def _figure(predicted: int | None, actual: int | None) -> dict[str, Any]:
 
 
 def predicted_text(values: Mapping[str, Any]) -> list[str]:
-    """Return the lines of the comparison for people.
-
-    Args:
-        values: The values of `predicted`.
-    """
+    """Return the lines of the comparison for people."""
     lines = [f"Predicted beside actual (with all faults known; times: {values['times']})"]
     rows = [*_job_rows(values["job"]), *(row for one in values["incidents"] for row in _incident_rows(one))]
     lines += table([("", "predicted", "actual", "off by"), *rows])

@@ -23,14 +23,7 @@ HELP = f"name a run in {RUNS}/, its folder, its {JOURNAL}, or a file of simulate
 
 
 def find_record(name: str) -> Path:
-    """Return the file of the record that a command line names.
-
-    Args:
-        name: A file, the folder of a run, or a run in `runs/`: its name, the beginning of its name, or `latest`.
-
-    Raises:
-        FlowdistError: There is no such file.
-    """
+    """Return the file of the record of this name: of a file, the folder of a run, or a run in `runs/`."""
     path = _path_of(name)
     if path.is_dir():
         refuse_private(path)
@@ -43,11 +36,7 @@ def find_record(name: str) -> Path:
 
 
 def _path_of(name: str) -> Path:
-    """Return the file, the folder or the run that a name means; a path to nothing if it can only mean a file.
-
-    Raises:
-        FlowdistError: The name can mean a run, and there is no such run, or more than one.
-    """
+    """Return the file, the folder or the run that a name means; a path to nothing if it can only mean a file."""
     path = Path(name)
     name = "latest" if path == RUNS / "latest" else name
     if path.exists() or os.sep in name:
@@ -61,11 +50,7 @@ def _path_of(name: str) -> Path:
 
 
 def is_record(name: str) -> bool:
-    """Return whether a file, a folder or a run has this name, or a run's name begins with it.
-
-    Raises:
-        FlowdistError: More than one run has a name that begins so.
-    """
+    """Return whether a file, a folder or a run has this name, or a run's name begins with it."""
     return Path(name).exists() or (RUNS / name).is_dir() or run_of_prefix(RUNS, name) is not None
 
 
@@ -74,12 +59,6 @@ class RecordFile:
 
     Iterating yields the lines after the header, up to the first that cannot be used, which `bad` then names. Call
     `finish` when everything before that line has been shown. A last line that a crash has cut off is left out.
-
-    Args:
-        path: The file.
-
-    Raises:
-        FlowdistError: The file cannot be read, or has no header that can be used (`BadLine`).
     """
 
     def __init__(self, path: Path) -> None:
@@ -110,14 +89,12 @@ class RecordFile:
                     return
                 yield line
 
-    def refuse_bad(self) -> None:
-        """Raise the error about the bad line, if there is one: for a verb that needs the whole record.
-
-        Raises:
-            BadLine: The record has a line that cannot be used.
-        """
+    def whole(self) -> list[Line]:
+        """Return all lines after the header, for a verb that needs the whole record."""
+        lines = list(self)
         if self.bad is not None:
             raise self.bad.with_help(help_for(self.bad, self.path))
+        return lines
 
     def finish(self) -> None:
         """If there is a bad line, print the error on stderr and exit with 2: all before it has been shown by now.
@@ -128,6 +105,13 @@ class RecordFile:
             fail(self.bad.with_help(help_for(self.bad, self.path)))
 
 
+def open_record(name: str) -> RecordFile:
+    """Return the record that a command line names."""
+    record = RecordFile(find_record(name))
+    refuse_macro(record.header, name)
+    return record
+
+
 def help_for(bad: BadLine, path: Path) -> str:
     """Return what to do about a line of the record that cannot be used: go on from before it if its run has died."""
     is_of_run = path.name == JOURNAL and (path.parent / "graph.json").is_file()
@@ -136,29 +120,22 @@ def help_for(bad: BadLine, path: Path) -> str:
     return bad.help
 
 
-def replay_of(path: Path, *, strict: bool) -> tuple[RecordFile, Replay, list[Line]]:
+def replay_of(path: Path) -> tuple[RecordFile, Replay, list[Line]]:
     """Replay a record up to its end, or to the first line that cannot be used or replayed.
-
-    Args:
-        path: The file.
-        strict: As for `Replay`.
 
     Returns:
         The record, of which the caller has to call `finish` in the end; the replay; and the lines that are no events.
-
-    Raises:
-        FlowdistError: As `RecordFile`, or ReplayError.
     """
     record = RecordFile(path)
     try:
-        return record, *_replayed(record, record, strict=strict)
+        return record, *_replayed(record, record)
     except BadLine as bad:  # the line has left a state of no moment: replay only those before it
         record.bad = bad
-        return record, *_replayed(record, islice(RecordFile(path), bad.number - 2), strict=strict)
+        return record, *_replayed(record, islice(RecordFile(path), bad.number - 2))
 
 
-def _replayed(record: RecordFile, lines: Iterable[Line], *, strict: bool) -> tuple[Replay, list[Line]]:
-    replay, others = Replay(record.header, strict=strict, source=str(record.path)), list[Line]()
+def _replayed(record: RecordFile, lines: Iterable[Line]) -> tuple[Replay, list[Line]]:
+    replay, others = Replay(record.header, strict=True, source=str(record.path)), list[Line]()
     for line in lines:
         replay.hear(line)
         if not isinstance(line, Record):
@@ -167,11 +144,7 @@ def _replayed(record: RecordFile, lines: Iterable[Line], *, strict: bool) -> tup
 
 
 def refuse_macro(header: Header, name: str) -> None:
-    """Refuse a trace of macro mode, which has no events for a controller.
-
-    Raises:
-        FlowdistError: The trace is of macro mode; `name` is what the user called it.
-    """
+    """Refuse a trace of macro mode, which has no events for a controller."""
     if header.options.get("fidelity") == "macro":
         help = "simulate without --macro, or compare two such traces: flowdist diff"
         raise FlowdistError(f"{name} is a trace of macro mode, which has no events for a controller", help=help)

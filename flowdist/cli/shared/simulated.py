@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from flowdist.cli.shared.terminal import rich_console
+from flowdist.cli.shared.common import rich_console
 from flowdist.graph import SECOND
 from flowdist.record.journal import UnsavedLine
 from flowdist.report.record.spending import time_of
 from flowdist.report.record.summary import summary_of
-from flowdist.sim.checks.expectations import recoveries
+from flowdist.sim.checks.bounds import recoveries
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,12 +24,7 @@ BROKEN, UNFINISHED = 3, 4  # exit codes
 
 
 def exit_code(outcome: str | None, *, is_broken: bool = False) -> int:
-    """Return the exit code of a simulation.
-
-    Args:
-        outcome: Outcome of the job; None: the job had not ended when the simulation did.
-        is_broken: An expectation, a property or an invariant does not hold.
-    """
+    """Return the exit code of a simulation."""
     if is_broken:
         return BROKEN
     return UNFINISHED if outcome is None else int(outcome != "succeeded")
@@ -38,12 +33,8 @@ def exit_code(outcome: str | None, *, is_broken: bool = False) -> int:
 class ProgressLine:
     """Context manager that shows the progress of a simulation in one line, and removes the line at the end.
 
-    The caller passes the method `tell` to a `Simulation`. The line appears after `AFTER_S` seconds.
-
-    Args:
-        quiet: True: show nothing.
-        console: Terminal that shows the line (default: stderr). Nothing is shown if it is not a terminal.
-        clock: Time in seconds.
+    The caller passes the method `tell` to a `Simulation`. The line appears after `AFTER_S` seconds of the clock, unless
+    `quiet`, or if the console (default: stderr) is no terminal.
     """
 
     def __init__(
@@ -62,12 +53,7 @@ class ProgressLine:
             self._line.stop()
 
     def tell(self, now: int, events: int) -> None:
-        """Show how far a simulation is.
-
-        Args:
-            now: Simulated time in nanoseconds.
-            events: Number of events so far.
-        """
+        """Show how far a simulation is: the simulated time in nanoseconds, and the number of events so far."""
 
         def text(waited_s: float) -> str:
             at = f"{now // (3600 * SECOND)}:{now // (60 * SECOND) % 60:02}:{now // SECOND % 60:02}"
@@ -106,14 +92,16 @@ def simulated_summary(result: SimResult) -> dict[str, Any]:
     keys = ("world", "step", "reason")
     summary["unsaved"] = [{"t_s": line.t_ns / 1e9} | {key: getattr(line, key) for key in keys} for line in lines]
     summary["lasted_s"] = result.now / 1e9
-    for model in result.models.values():
-        work = summary["roles"][model.pace.name]
+    for role, model in result.worlds_of_roles():
+        work = summary["roles"][role]
         work["step"] = max(work["step"], model.step_at(result.now))
         work["lost_steps"] = work.get("lost_steps", 0) + model.lost_steps
         work["lost_work_s"] = work.get("lost_work_s", 0.0) + model.lost_ns / 1e9
         work["unsaved_steps"] = work.get("unsaved_steps", 0) + model.unsaved_steps
         work["unsaved_work_s"] = work.get("unsaved_work_s", 0.0) + model.unsaved_ns / 1e9
     summary |= time_of(result.job.graph, result.spent)
-    for incident, took in zip(summary["incidents"], recoveries(result).values(), strict=True):
-        incident["steps_again_s"] = took / 1e9 if took else None
+    found = recoveries(result)
+    for incident in summary["incidents"]:
+        took = found.get(incident["number"])
+        incident["steps_again_s"] = took / 1e9 if took is not None else None
     return summary

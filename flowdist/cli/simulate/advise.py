@@ -11,25 +11,26 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from flowdist.advice.advise import Advice, Question, advise
+from flowdist.advice.advise import Question, advise
 from flowdist.advice.alternatives import LEVERS, Lever
 from flowdist.advice.playing import budget_of, faults_per_ns, horizon_ns, leading_role, mode_of
 from flowdist.advice.prices import Price, parse_price
 from flowdist.advice.words import Setting, advice_page, advice_plot, advice_text, advice_values, runs_text
-from flowdist.cli.shared.common import load, pairs, print_json, until_ns, verb, write
-from flowdist.cli.shared.completion import complete_run
+from flowdist.cli.shared.common import load, print_json, until_ns, verb, write
 from flowdist.cli.shared.options import (
     FaultOptions,
     TopologyOptions,
     fault_options,
+    fields_set,
     gathered,
     repeated,
+    times_of,
     topology_options,
+    workload_option,
 )
+from flowdist.cli.shared.runs import complete_run
 from flowdist.cli.shared.simulated import ProgressLine
-from flowdist.cli.shared.workloads import fields_set, times_of, workload_option
 from flowdist.cli.simulate.campaign import CampaignOptions
-from flowdist.dsl.load import load_topology
 from flowdist.errors import FlowdistError, did_you_mean
 from flowdist.faults.files import join_plans, parse_plan
 from flowdist.faults.grammar import NOTHING, Plan
@@ -100,7 +101,8 @@ def command(named: TopologyOptions, faults: FaultOptions, options: AdviceOptions
     flowdist advise --rate node-kill=2/node-day/30m --only interval --plot interval.svg
     """
     checked = _read(faults, options)
-    named = _without_models(named)
+    models = [f"{role.name}.simulate=none" for role in load(named).graph.roles if role.simulate]
+    named = named._replace(sets=(*named.sets, *models))  # advice is about times alone
     job, has_nodes = _job(named, options)
     if not has_nodes:  # their number is left to `flowdist run`
         checked = checked._replace(levers=tuple(lever for lever in checked.levers if lever != "spares"))
@@ -108,7 +110,8 @@ def command(named: TopologyOptions, faults: FaultOptions, options: AdviceOptions
     asked = _asked(named, options, checked, job, measured)
     setting = _setting(named, faults, options, asked, checked)
     for rate in measured if not named.as_json else ():
-        click.echo(_rate_line(rate), err=True)
+        between = f"95 %: {rate.low:.2g} to {rate.high:.2g} a day"
+        click.echo(f"measured --rate {rate.text}: {rate.faults} in {rate.days:.3g} days ({between})", err=True)
     runs = count(1)
     with ProgressLine(quiet=named.as_json) as progress:
 
@@ -117,9 +120,22 @@ def command(named: TopologyOptions, faults: FaultOptions, options: AdviceOptions
             progress.show(lambda waited_s: f"advising: {n} runs in {waited_s:.0f} s, now {what}")
 
         advice = advise(asked, tell)
-    advice = advice._replace(notes=[*advice.notes, *_doubts(measured)])
-    _write_files(options, advice, setting)
-    _show(named, advice, setting, measured)
+    few = [
+        f"{rate.text.partition('=')[0]} is measured from {rate.faults} failure{'s' * (rate.faults != 1)}: between "
+        f"{rate.low:.2g} and {rate.high:.2g} a day is likely; try both ends as --rate"
+        for rate in measured
+        if rate.faults < FEW
+    ]
+    advice = advice._replace(notes=[*advice.notes, *few])
+    if options.plot_file is not None:
+        write(Path(options.plot_file), advice_plot(advice, setting).encode())
+    if options.html_file is not None:
+        write(Path(options.html_file), advice_page(advice, setting).encode())
+    if named.as_json:
+        rates = [rate._asdict() for rate in measured]
+        print_json("advice", **advice_values(advice, setting), measured_rates=rates)
+    else:
+        click.echo(advice_text(advice, setting), nl=False)
     sys.exit(0)
 
 
@@ -144,13 +160,11 @@ def _read(faults: FaultOptions, options: AdviceOptions) -> _Checked:
             wrong.append(FlowdistError(f"--only {name} is no lever", help=did_you_mean(name, LEVERS)))
     price = read(lambda: parse_price(options.price) if options.price is not None else None)
     if options.plot_file is not None and Path(options.plot_file).suffix.lower() != ".svg":
-        wrong.append(
-            FlowdistError(f"--plot {options.plot_file}: the plot is SVG", help="name a file that ends in .svg")
-        )
+        help = "name a file that ends in .svg"
+        wrong.append(FlowdistError(f"--plot {options.plot_file}: the plot is SVG", help=help))
     if options.plot_file is not None and options.only and "interval" not in options.only:
-        wrong.append(
-            FlowdistError("--plot shows the checkpoint interval, which --only excludes", help="add --only interval")
-        )
+        text = "--plot shows the checkpoint interval, which --only excludes"
+        wrong.append(FlowdistError(text, help="add --only interval"))
     _refuse_all(wrong)
     levers = tuple(lever for lever in LEVERS if not options.only or lever in options.only)
     return _Checked(plan, end_ns, seeds, levers, price)
@@ -175,49 +189,23 @@ def _seeds(text: str | None) -> range | None:
     return range(chosen[0], chosen[-1] + 1)
 
 
-def _without_models(named: TopologyOptions) -> TopologyOptions:
-    """Return the topology with --set texts that remove its models of user code: advice is about times alone.
-
-    Warnings about the topology are printed.
-    """
-    models = [f"{role.name}.simulate=none" for role in load(named).graph.roles if role.simulate]
-    return named._replace(sets=(*named.sets, *models))
-
-
 def _job(
     named: TopologyOptions, options: AdviceOptions, sets: tuple[str, ...] = (), nodes: int | None = None
 ) -> tuple[Experiment, bool]:
-    """Compile the topology with changes; return the job without faults and end, and whether it declares its nodes.
-
-    Args:
-        named: The topology of the command line.
-        options: The options, of which --workload has the times.
-        sets: More texts of --set.
-        nodes: Another number of nodes; None: that of the command line.
-    """
+    """Compile the topology with changes; return the job without faults and end, and whether it declares its nodes."""
     every, count = (*named.sets, *sets), str(nodes) if nodes is not None else named.nodes
-    graph = load_topology(named.target, pairs(named.params, "-p"), every, count).graph
+    graph = load(named._replace(sets=every, nodes=count, as_json=True)).graph  # its warnings are told already
     times = times_of(options.workload_file, graph) if options.workload_file is not None else None
     return of_topology(graph, NOTHING, times, keep=fields_set(every)), graph.cluster.given
 
 
 def _measured(names: tuple[str, ...], graph: RoleGraph) -> list[MeasuredRate]:
-    """Return the rates that the records of --from show.
-
-    Raises:
-        FlowdistError: A record cannot be read, or none of them has a failure.
-    """
+    """Return the rates that the records of --from show."""
     from flowdist.advice.measured_rates import measured_rates  # only with --from, which reads records
-    from flowdist.cli.shared.records import RecordFile, find_record, refuse_macro
+    from flowdist.cli.shared.records import open_record
     from flowdist.record.reader import WholeRecord
 
-    records = []
-    for name in names:
-        file = RecordFile(find_record(name))
-        refuse_macro(file.header, name)
-        lines = list(file)
-        file.refuse_bad()
-        records.append(WholeRecord(name, file.header, lines))
+    records = [WholeRecord(name, (file := open_record(name)).header, file.whole()) for name in names]
     found = measured_rates(records, graph)
     if names and not found:
         help = "name runs in which something failed, or write --rate node-kill=6.5e-3/node-day/15m"
@@ -226,11 +214,7 @@ def _measured(names: tuple[str, ...], graph: RoleGraph) -> list[MeasuredRate]:
 
 
 def _asked(
-    named: TopologyOptions,
-    options: AdviceOptions,
-    checked: _Checked,
-    job: Experiment,
-    measured: list[MeasuredRate],
+    named: TopologyOptions, options: AdviceOptions, checked: _Checked, job: Experiment, measured: list[MeasuredRate]
 ) -> Question:
     """Return the question of the command line: the job with its faults, and how often it is simulated."""
     plan = join_plans([checked.plan, parse_plan(rates=[rate.text for rate in measured])])
@@ -269,35 +253,3 @@ def _setting(
     today_ns = leading_role(job.graph).workload.checkpoint_every_ns
     unit = "GPU" if job.gpus else "node"
     return Setting(job.graph.name, runs_text(seeds, asked.mode, asked.until_ns, many), today_ns, unit, price, command)
-
-
-def _rate_line(rate: MeasuredRate) -> str:
-    between = f"95 %: {rate.low:.2g} to {rate.high:.2g} a day"
-    return f"measured --rate {rate.text}: {rate.faults} in {rate.days:.3g} days ({between})"
-
-
-def _doubts(measured: list[MeasuredRate]) -> list[str]:
-    """Return a note for each measured rate that few failures show."""
-    few = [rate for rate in measured if rate.faults < FEW]
-    help = "try both ends as --rate"
-    return [
-        f"{rate.text.partition('=')[0]} is measured from {rate.faults} failure{'s' * (rate.faults != 1)}: between "
-        f"{rate.low:.2g} and {rate.high:.2g} a day is likely; {help}"
-        for rate in few
-    ]
-
-
-def _write_files(options: AdviceOptions, advice: Advice, setting: Setting) -> None:
-    """Write the files of --plot and --html."""
-    if options.plot_file is not None:
-        write(Path(options.plot_file), advice_plot(advice, setting).encode())
-    if options.html_file is not None:
-        write(Path(options.html_file), advice_page(advice, setting).encode())
-
-
-def _show(named: TopologyOptions, advice: Advice, setting: Setting, measured: list[MeasuredRate]) -> None:
-    if named.as_json:
-        rates = [rate._asdict() for rate in measured]
-        print_json("advice", **advice_values(advice, setting), measured_rates=rates)
-    else:
-        click.echo(advice_text(advice, setting), nl=False)

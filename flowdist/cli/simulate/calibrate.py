@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from flowdist.cli.shared.common import print_json, verb, write
-from flowdist.cli.shared.completion import complete_run
 from flowdist.cli.shared.options import json_option
-from flowdist.cli.shared.records import RecordFile, find_record, refuse_macro
+from flowdist.cli.shared.records import RecordFile, open_record
+from flowdist.cli.shared.runs import complete_run
 from flowdist.errors import FlowdistError
 from flowdist.graph import format_duration
 from flowdist.record.reader import BadLine, WholeRecord
@@ -58,13 +58,8 @@ def command(runs: tuple[str, ...], file: str | None, as_json: bool) -> None:
 
 
 def _read(name: str) -> tuple[RecordFile, WholeRecord]:
-    """Read a record up to its end, or to the first line that cannot be used or replayed, which `bad` then names.
-
-    Raises:
-        FlowdistError: There is no such record, it has no header, it is of macro mode, or no worker of it ever started.
-    """
-    record = RecordFile(find_record(name))
-    refuse_macro(record.header, name)
+    """Read a record up to its end, or to the first line that cannot be used or replayed, which `bad` then names."""
+    record = open_record(name)
     replay, lines = Replay(record.header, source=str(record.path)), []
     try:
         for line in record:

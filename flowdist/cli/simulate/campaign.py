@@ -1,4 +1,8 @@
-"""`flowdist simulate --explore`: many seeds, each with faults that the topology has to survive."""
+"""`flowdist simulate --explore`: many seeds, each with faults that the topology has to survive.
+
+The report has each kind of failure with the command that shows it again, and what the faults covered. Demands on
+simulated runs are here, too: a file of properties, bounds on the cost of failures, and liveness.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +13,63 @@ from typing import Any, NamedTuple
 
 import click
 
-from flowdist.cli.shared.common import print_json
+from flowdist.cli.shared.common import paint, print_json, rich_console
 from flowdist.cli.shared.options import TopologyOptions, gathered
-from flowdist.cli.shared.terminal import rich_console
-from flowdist.cli.simulate.campaign_report import campaign_dict, show_coverage, show_failures
-from flowdist.cli.simulate.demands import Demands
+from flowdist.dsl.load import DEFAULT_FILE
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph
-from flowdist.testing.campaign import campaign
-from flowdist.testing.corpus import Corpus
+from flowdist.report.table import table
+from flowdist.sim.checks.bounds import Bounds, bounds_of
+from flowdist.sim.checks.properties import Properties
+from flowdist.testing.campaign import campaign, replay_command
+from flowdist.testing.corpus import Corpus, kinds_of, seeds_text
+from flowdist.testing.declare import load_properties, side_file
+from flowdist.testing.repro_command import bound_words
 
 SHOWN_MAX = 10  # seeds that are named in one line
 LAST_EVENTS = 20  # lines of a failing run's trace that are shown without --full
+KINDS_MAX = 10
+PHASES = ("starting", "steady", "saving", "in recovery", "restoring", "ending")
+
+
+class Demands(NamedTuple):
+    """Demands on simulated runs, as the command line states them; None for one that is not given."""
+
+    file: str | None = None
+    recovers_within: str | None = None
+    lost_work: str | None = None
+    goodput: float | None = None
+    live: bool = False
+
+    @property
+    def bounds(self) -> Bounds:
+        """Return the bounds on recovery time, lost work and goodput."""
+        return bounds_of(self.recovers_within, self.lost_work, self.goodput)
+
+    def properties(self, named: TopologyOptions) -> Properties:
+        """Load the properties of the given file, or of the file beside the topology; without either there are none."""
+        if self.file is not None:
+            return load_properties(Path(self.file))
+        beside = side_file(named.target or DEFAULT_FILE)
+        return load_properties(beside) if beside is not None else Properties()
+
+    def words(self) -> list[str]:
+        """Return the file of properties and the bounds as words of a command line that shows a failure again."""
+        file = ["--properties", self.file] if self.file is not None else []
+        return [*file, *bound_words(self.recovers_within, self.lost_work, self.goodput)]
+
+
+demand_options = gathered(
+    "demands",
+    Demands,
+    click.option(
+        "--properties", "file", metavar="FILE", help="Check these properties (default: x_properties.py beside x.py)."
+    ),
+    click.option("--recovers-within", metavar="TIME", help="Fail if an incident needs longer until steps go on."),
+    click.option("--lost-work", metavar="TIME", help="Fail if a world loses more work than this."),
+    click.option("--goodput", type=float, metavar="SHARE", help="Fail if less of the tasks' time is productive: 0.9."),
+    click.option("--live", is_flag=True, help="Fail if the job makes no progress within a bound after the last fault."),
+)
 
 
 class CampaignOptions(NamedTuple):
@@ -35,11 +84,7 @@ class CampaignOptions(NamedTuple):
     cover: bool = False
 
     def chosen(self) -> Sequence[int]:
-        """Return the seeds of --seeds, else those of --explore.
-
-        Raises:
-            FlowdistError: --seeds cannot be read, or there is no seed.
-        """
+        """Return the seeds of --seeds, else those of --explore."""
         chosen = range(1, (self.explore or 0) + 1)
         if self.seeds is not None:
             first, colon, last = self.seeds.partition(":")
@@ -93,11 +138,13 @@ class Campaign(NamedTuple):
         seeds = list(dict.fromkeys([*(each.seed for each in known), *self.seeds]))
         properties, bounds = self.demands.properties(self.named), self.demands.bounds
         tried: dict[int, None] = {}
-        with _Progress(len(seeds), quiet=self.named.as_json) as progress:
+        with _progress_bar(quiet=self.named.as_json) as bar:
+            task, failures = bar.add_task("", total=len(seeds), failed=0), list[int]()
 
             def tell(verdict: Any) -> None:
                 tried[verdict.seed] = None
-                progress.hear(verdict)
+                failures.extend([verdict.seed] * (verdict.failure is not None))
+                bar.update(task, advance=1, failed=len(failures))
                 if corpus is not None and verdict.failure is not None:
                     corpus.keep([verdict.failure])  # at once: the campaign may be killed
 
@@ -106,33 +153,28 @@ class Campaign(NamedTuple):
             report = campaign(self.graph, seeds, jobs=self.options.jobs, known=known, tell=tell, **settings)
         if corpus is not None:
             corpus.keep(report.failures)
-        failed = {failure.seed for failure in report.failures}
-        fixed = [seed for seed in dict.fromkeys(each.seed for each in known) if seed in tried and seed not in failed]
-        self._show(report, fixed)
+        self._show(report, [seed for seed in dict.fromkeys(each.seed for each in known) if seed in tried])
         if report.stopped == "interrupted":
             sys.exit(130)
         sys.exit(3 if self._is_red(report) else 0)
 
     def _is_red(self, report: Any) -> bool:
-        """Return whether the campaign fails: a seed has failed, or points or phases were never reached.
+        """Return whether a seed has failed, or a campaign that was not stopped early has not reached all."""
+        cover = [*report.unseen, *report.never_reached] if self.options.cover else []
+        return bool(report.failures or (not report.stopped and (report.never_seen or cover)))
 
-        Phases count with --cover alone. A campaign that was stopped early need not reach anything.
-        """
-        never = [*report.never_seen]
-        if self.options.cover:
-            never += [*report.unseen, *report.never_reached]
-        return bool(report.failures or (never and not report.stopped))
-
-    def _show(self, report: Any, fixed: list[int]) -> None:
-        """Print the report of the campaign; `fixed` are seeds of the corpus that hold now."""
+    def _show(self, report: Any, known: list[int]) -> None:
+        """Print the report of the campaign; `known` are the seeds of the corpus that were tried."""
+        failed = {failure.seed for failure in report.failures}
+        fixed = [seed for seed in known if seed not in failed]
         target = self.named.target or ""
         words = [*self.named.words(), *self.demands.words()]
         words += ["--collective", self.collective] if self.collective is not None else []
         if self.named.as_json:
-            print_json("exploration", **campaign_dict(report, target, words), holds_now=fixed)
+            print_json("exploration", **_campaign_dict(report, target, words), holds_now=fixed)
             return
-        show_failures(report, target, words, None if self.is_full else LAST_EVENTS)
-        show_coverage(report)
+        _show_failures(report, target, words, None if self.is_full else LAST_EVENTS)
+        _show_coverage(report)
         if report.outdated:
             count, plans = len(report.outdated), "plans name" if len(report.outdated) > 1 else "plan names"
             click.echo(f"\n{count} {plans} what this topology does not have; {self.options.corpus} keeps them")
@@ -143,38 +185,103 @@ class Campaign(NamedTuple):
             click.echo(f"\nfailed before, and hold now: seeds {names}{more}; {kept}")
 
 
-class _Progress:
-    """Context manager that shows a progress bar with the remaining time on stderr, if that is a terminal."""
+def _progress_bar(*, quiet: bool) -> Any:
+    """Return a progress bar of rich with the remaining time, on stderr if that is a terminal."""
+    from rich import progress  # only a campaign draws
 
-    def __init__(self, total: int, *, quiet: bool) -> None:
-        from rich.progress import (  # only a campaign draws
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-        )
+    console = rich_console(err=True)
+    columns = (
+        progress.TextColumn("exploring"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TextColumn("{task.fields[failed]} failed"),
+        progress.TimeRemainingColumn(),
+    )
+    return progress.Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal)
 
-        columns = (
-            TextColumn("exploring"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[failed]} failed"),
-            TimeRemainingColumn(),
-        )
-        console = rich_console(err=True)
-        self._bar = Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal)
-        self._task = self._bar.add_task("", total=total, failed=0)
-        self._failed = 0
 
-    def __enter__(self) -> _Progress:
-        self._bar.start()
-        return self
+def _campaign_dict(report: Any, target: str, options: list[str]) -> dict[str, Any]:
+    """Return the report of a campaign as --json prints it; a replay needs the words `options` besides the target."""
+    failures = [{**each._asdict(), "replay": replay_command(target, options, each)} for each in report.failures]
+    coverage = [{"kind": kind, "phase": phase, "faults": count} for (kind, phase), count in report.coverage.items()]
+    return {
+        "seeds": report.seeds,
+        "recoveries": report.recoveries,
+        "collectives": report.collectives,
+        "failures": failures,
+        "coverage": coverage,
+        "unseen": report.unseen,
+        "points": report.points,
+        "never_seen": [*report.never_seen, *report.never_reached],
+        "alike": [kind.seeds for kind in kinds_of(report.failures)],
+        "stopped": report.stopped,
+        "raised": report.raised,
+        "outdated": [known._asdict() for known in report.outdated],
+    }
 
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
 
-    def hear(self, verdict: Any) -> None:
-        """Count one more seed that was tried, and whether it failed."""
-        self._failed += verdict.failure is not None
-        self._bar.update(self._task, advance=1, failed=self._failed)
+def _show_failures(report: Any, target: str, options: list[str], most: int | None) -> None:
+    """Print at most `KINDS_MAX` kinds of failures: the shortest plan, the events around the cause, the command for it.
+
+    `most` is the number of the last events that are shown; None: all.
+    """
+    kinds = kinds_of(report.failures)
+    for failure, alike in kinds[:KINDS_MAX]:
+        _show_failure(failure, alike, target, options, most)
+    if len(kinds) > KINDS_MAX:
+        click.echo(f"... and {len(kinds) - KINDS_MAX} kinds of failures more\n")
+
+
+def _show_failure(failure: Any, alike: Any, target: str, options: list[str], most: int | None) -> None:
+    """Print one failure, for all seeds in `alike` that failed in the same way."""
+    paint(f"{seeds_text(failure, alike)}: {failure.property}", fg="red")
+    click.echo(f"  {failure.text}")
+    click.echo(f"  shortest plan: {', '.join(failure.faults) or 'none: it fails without a fault'}")
+    if failure.needs:
+        click.echo(f"  it needs: {failure.needs}")
+    if failure.divergence:
+        click.echo(f"  {failure.divergence}")
+    if failure.waiting and "waiting for " not in failure.text:
+        click.echo(f"  waiting for {', '.join(failure.waiting)}")
+    click.echo(f"  again: {replay_command(target, options, failure)}")
+    if shown := failure.trace[:most]:
+        more = " (--full: more)" if len(failure.trace) > len(shown) else ""
+        click.echo(f"  its trace around the cause{more}")
+    for line in shown:
+        click.echo(f"    {line}")
+    click.echo()
+
+
+def _show_coverage(report: Any) -> None:
+    """Print how many seeds hold, which faults hit which phase of the job, and what no seed reached."""
+    if report.stopped:
+        click.echo(f"stopped: {report.stopped}", err=True)
+    if not report.recoveries and not report.coverage and report.failures:
+        return
+    good = report.seeds - len(report.failures)
+    click.echo(f"{good} of {report.seeds} seeds hold; {report.recoveries} recoveries\n")
+    if report.raised:
+        seed, text = next(iter(report.raised.items()))
+        survived = f"an exception in user code was survived as the exit of a worker in {len(report.raised)} of them"
+        click.echo(f"{survived}, as in seed {seed}: {text} (with strict=True, `explore` of flowdist.testing fails)\n")
+    if report.collectives:
+        runs = ", ".join(f"they {how} in {count}" for how, count in report.collectives.items())
+        click.echo(f"The peers of a worker that dies: {runs} runs, else they wait\n")
+    click.echo("Faults, by kind and by the phase of the job that they hit")
+    click.echo("\n".join(table(_coverage_rows(report.coverage))))
+    if report.points:
+        click.echo("\nPoints, and in how many runs they were seen")
+        click.echo("\n".join(table([(point, str(runs or "-")) for point, runs in report.points.items()])))
+    never = [*(f"{phase} (a phase)" for phase in report.unseen), *report.never_reached]
+    if report.stopped:
+        return
+    if never:
+        click.echo(f"\nnever hit: {', '.join(never)}; more seeds would", err=True)
+    if report.never_seen:
+        click.echo(f"\nnever seen: {', '.join(report.never_seen)}", err=True)
+
+
+def _coverage_rows(coverage: dict[tuple[str, str], int]) -> list[tuple[str, ...]]:
+    """Return the rows of a table: for each kind of fault, how many hit each phase of the job."""
+    kinds = dict.fromkeys(kind for kind, _ in coverage)
+    return [("", *PHASES), *((kind, *(str(coverage.get((kind, phase), "-")) for phase in PHASES)) for kind in kinds)]

@@ -36,13 +36,12 @@ from flowdist.sim.experiment.compare import Comparison, mean_share
 from flowdist.sim.experiment.experiment import Experiment
 from flowdist.sim.experiment.outcome import Outcome
 from flowdist.sim.experiment.play import cross_check, play_seeds
-from flowdist.sim.macro.refused import MacroRefused
+from flowdist.sim.macro.macro import MacroTrace
 from flowdist.sim.macro.result import MacroResult
-from flowdist.sim.macro.scope import Scope, scope_of
-from flowdist.sim.macro.trace import MacroTrace
+from flowdist.sim.macro.scope import MacroRefused, Scope, scope_of
 
 if TYPE_CHECKING:
-    from flowdist.dsl.check.arguments import Arguments
+    from flowdist.dsl.read.fields import Arguments
 
 EQUAL_TO = 0.001  # share of all time: a larger difference of a bucket fails --cross-check
 SHORT = "6h"  # a time that protocol mode plays in minutes
@@ -73,12 +72,7 @@ class MacroRun(NamedTuple):
     arguments: Arguments | None = None  # where the arguments of the topology stand; None: nowhere
 
     def _scope(self) -> Scope:
-        """Return what macro mode needs to know of the job.
-
-        Raises:
-            MacroRefused, FaultError: Macro mode does not play the job, or a fault. The text begins with the place of
-                the field, and the help is the command that plays a shorter time of it in protocol mode.
-        """
+        """Return what macro mode needs to know of the job."""
         try:
             return scope_of(self.experiment.graph, self.experiment.plan)
         except (MacroRefused, FaultError) as error:
@@ -91,14 +85,7 @@ class MacroRun(NamedTuple):
             raise FlowdistError(message, help=f"play a shorter time of it exactly: {exact}") from None
 
     def run(self, trace_file: Path | None) -> None:
-        """Run every seed, show the results, and exit: with 0, 1 if a job failed, or 4 if one had not ended at the end.
-
-        Args:
-            trace_file: File for the trace of the run; None: no trace.
-
-        Raises:
-            FlowdistError: A trace of several runs is asked for, or macro mode cannot simulate the job.
-        """
+        """Run every seed, show the results, and exit with 0, 1 if a job failed, or 4 if one had not ended in time."""
         scope = self._scope()
         if trace_file is not None and len(self.seeds) > 1:
             raise FlowdistError("--trace is of one run", help="name one seed")
@@ -110,30 +97,24 @@ class MacroRun(NamedTuple):
         cpu_s = process_time() - began_s
         if trace is not None:
             write_trace(trace_file, trace.lines)
-        summary = _summary(scope, results, cpu_s, [rate.name for rate in plan.rates])
+        of_macro = [one.result for one in results if isinstance(one.result, MacroResult)]
+        summary = _summary(scope, results, of_macro, cpu_s, [rate.name for rate in plan.rates])
         if self.as_json:
             print_json("macro", **summary)
         else:
-            self._show(scope, summary)
+            size = f"{scope.role.max_replicas} replicas of {scope.role.name} on {len(scope.nodes)} nodes"
+            click.echo(f"{size}, {self.experiment.gpus} GPUs")
+            for rate in plan.rates:
+                click.echo(f"rate {expected(rate, len(entities(rate, scope.graph, scope.nodes)))}")
+            click.echo("\n" + macro_text(summary), nl=False)
         codes = [exit_code(result.outcome) for result in results]
         sys.exit(1 if 1 in codes else max(codes))
-
-    def _show(self, scope: Scope, summary: dict[str, Any]) -> None:
-        """Print the size of the job, the rates of faults, and the results."""
-        size = f"{scope.role.max_replicas} replicas of {scope.role.name} on {len(scope.nodes)} nodes"
-        click.echo(f"{size}, {self.experiment.gpus} GPUs")
-        for rate in self.experiment.plan.rates:
-            click.echo(f"rate {expected(rate, len(entities(rate, scope.graph, scope.nodes)))}")
-        click.echo("\n" + macro_text(summary), nl=False)
 
     def cross_check(self) -> None:
         """Simulate the same faults in both modes, show the difference, and exit with 0, or with 3 if they differ.
 
         They differ if an outcome or a count differs for some seed, or if a bucket's share of the time differs by more
         than `EQUAL_TO`.
-
-        Raises:
-            FlowdistError: --until is not given, or macro mode cannot simulate the job.
         """
         self._scope()  # refuses what macro mode cannot simulate
         if self.experiment.until_ns is None:
@@ -152,7 +133,9 @@ class MacroRun(NamedTuple):
             click.echo(f"same outcome, generations and incidents: {alike} of {len(found)}")
             for seed, one in zip(self.seeds, found, strict=True):
                 if not one.is_alike:
-                    click.echo(f"  seed {seed}: macro {_in_short(one.a)}, protocol {_in_short(one.b)}")
+                    sides = (one.a, one.b)
+                    texts = [(x.outcome, x.lasted_ns, *x.generations.values(), dict(x.causes)) for x in sides]
+                    click.echo(f"  seed {seed}: macro {texts[0]}, protocol {texts[1]}")
         is_red = alike < len(found) or max(one.worst for one in found) > EQUAL_TO
         sys.exit(3 if is_red else 0)
 
@@ -176,21 +159,20 @@ def _show_shares(faults: int, seeds: int, shares: dict[str, dict[str, float]]) -
     click.echo("\n".join(table(rows)))
 
 
-def _in_short(one: Outcome) -> tuple[object, ...]:
-    return one.outcome, one.lasted_ns, *one.generations.values(), dict(one.causes)
-
-
-def _summary(scope: Scope, runs: Sequence[Outcome], cpu_s: float, rates: Sequence[str]) -> dict[str, Any]:
+def _summary(
+    scope: Scope, runs: Sequence[Outcome], results: Sequence[MacroResult], cpu_s: float, rates: Sequence[str]
+) -> dict[str, Any]:
     """Return estimates over all runs, and the summary of each run with the keys of `flowdist simulate`.
 
-    `cpu_s` is the CPU time of all runs in seconds. `rates` are the names of the rates, whose faults may be rare.
+    `results` are what macro mode knows of the runs besides. `cpu_s` is the CPU time of all runs in seconds. `rates` are
+    the names of the rates, whose faults may be rare.
     """
-    load, results = scope.role.workload, [_result(one) for one in runs]
+    load = scope.role.workload
     restarts = sum(result.generations - 1 for result in results)
     between_ns = sum(result.now for result in results) / restarts if restarts else None
     rarest = rarest_of(rates, [one.hits for one in runs])
     return {
-        "runs": [_run(scope, one.seed, _result(one)) for one in runs],
+        "runs": [_run(scope, one.seed, result) for one, result in zip(runs, results, strict=True)],
         "outcomes": dict(Counter(one.outcome or "unfinished" for one in runs)),
         "estimates": {
             name: estimate([float(pick(result)) for result in results], rarest) for name, pick in ESTIMATES.items()
@@ -211,12 +193,6 @@ def _summary(scope: Scope, runs: Sequence[Outcome], cpu_s: float, rates: Sequenc
     }
 
 
-def _result(outcome: Outcome) -> MacroResult:
-    """Return what fast mode knows of a run besides."""
-    assert isinstance(outcome.result, MacroResult)
-    return outcome.result
-
-
 def _counts(counted: list[Counter[str]], *, has_rates: bool) -> dict[str, Any]:
     """Return the estimate of each number that the runs have counted, by its name. `has_rates`: it may be rare."""
     found = {name: [counts[name] for counts in counted] for name in sorted({key for each in counted for key in each})}
@@ -226,7 +202,7 @@ def _counts(counted: list[Counter[str]], *, has_rates: bool) -> dict[str, Any]:
 
 
 ESTIMATES: dict[str, Callable[[MacroResult], float]] = {
-    "goodput": lambda result: result.goodput,
+    "goodput": lambda result: result.goodput or 0.0,
     "days": lambda result: result.now / (24 * HOUR),
     "failures": lambda result: result.faults,
     "generations": lambda result: result.generations,

@@ -2,42 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
 from click.core import ParameterSource
 
-from flowdist.cli.shared.common import load, show_problems, until_ns, verb, write, write_trace
-from flowdist.cli.shared.job_problems import problems_of_job
-from flowdist.cli.shared.options import FaultOptions, TopologyOptions, fault_options, gathered, topology_options
-from flowdist.cli.shared.simulated import ProgressLine
-from flowdist.cli.shared.workloads import fields_set, times_of, workload_option
-from flowdist.cli.simulate.campaign import Campaign, CampaignOptions, campaign_options
-from flowdist.cli.simulate.demands import Demands, demand_options
+from flowdist.cli.shared.common import (
+    load,
+    print_json,
+    problems_json,
+    problems_of_job,
+    show_problems,
+    until_ns,
+    verb,
+    write,
+    write_trace,
+)
+from flowdist.cli.shared.options import (
+    FaultOptions,
+    TopologyOptions,
+    fault_options,
+    fields_set,
+    gathered,
+    times_of,
+    topology_options,
+    workload_option,
+)
+from flowdist.cli.shared.simulated import ProgressLine, exit_code, simulated_summary
+from flowdist.cli.simulate.campaign import Campaign, CampaignOptions, Demands, campaign_options, demand_options
 from flowdist.cli.simulate.macro import MacroOptions, MacroRun, macro_options
-from flowdist.cli.simulate.result import END_NS, show_result
 from flowdist.errors import FlowdistError
 from flowdist.faults.files import join_plans, plan_of_scenario
-from flowdist.faults.grammar import NOTHING, Plan
+from flowdist.faults.grammar import NOTHING
 from flowdist.faults.scenario import Scenario, check_expectations, load_scenario
+from flowdist.graph import HOUR, format_duration
+from flowdist.record.journal import FaultLine
 from flowdist.report.record.page import timeline_page
+from flowdist.report.record.summary import summary_text
 from flowdist.report.record.timeline import timeline_of
+from flowdist.report.record.trace import shown_lines, trace_lines
 from flowdist.report.static.room import stranding
+from flowdist.sim.checks.expectations import unmet
 from flowdist.sim.checks.liveness import end_ns, late
 from flowdist.sim.experiment.experiment import Experiment, of_topology
 from flowdist.sim.experiment.play import play
 from flowdist.sim.faults.injector import check_faults
+from flowdist.sim.faults.unfired import unfired_texts
 from flowdist.sim.workers.collectives import with_collective
 from flowdist.sim.workers.start_ups import with_startup_spread
+from flowdist.testing.sameness import difference, has_models, unlike_or
 
 if TYPE_CHECKING:
-    from flowdist.dsl.check.arguments import Arguments
     from flowdist.dsl.problems.problem import Problem
+    from flowdist.dsl.read.fields import Arguments
 
 # Options that do not go together: none is accepted and then ignored.
 OF_ONE_RUN = ("--seed", "--startup-spread", "--workload", "--schedule", "--until", "--trace", "--html")
+TRACE_LINES = 60  # lines of a long trace that are shown without --full
+END_NS = 1000 * HOUR  # end of the run without faults with which results of models are compared
 OF_CAMPAIGNS = ("--jobs", "--corpus", "--fail-fast", "--alike", "--cover")
 
 
@@ -136,12 +161,10 @@ def command(
 
 
 def _refuse_mixtures(*, is_scenario: bool) -> None:
-    """Refuse the first option that would change nothing beside the other options of the command line.
-
-    Raises:
-        FlowdistError: There is such an option.
-    """
-    given = _given()
+    """Refuse the first option that would change nothing beside the other options of the command line."""
+    context, typed = click.get_current_context(), ParameterSource.COMMANDLINE
+    options = context.command.params
+    given = [each.opts[0] for each in options if context.get_parameter_source(each.name or "") is typed]
     if "--macro" in given:
         _refuse(given, (*OF_CAMPAIGNS, "--schedule", "--full"), "is not for --macro", "leave it out, or --macro")
         if "--seeds" in given:
@@ -158,16 +181,6 @@ def _refuse_mixtures(*, is_scenario: bool) -> None:
         _refuse(given, OF_ONE_RUN, "is of one run; a campaign has many", help)
     else:
         _refuse(given, OF_CAMPAIGNS, "is of campaigns; here is one run", "add --explore 100, or --seeds 1:100")
-
-
-def _given() -> list[str]:
-    """Return the flags of the options that stand on the command line."""
-    context = click.get_current_context()
-    return [
-        parameter.opts[0]
-        for parameter in context.command.params
-        if context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
-    ]
 
 
 def _refuse(given: Iterable[str], flags: Iterable[str], why: str, help: str) -> None:
@@ -233,23 +246,14 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 
 
 def _simulate_macro(
-    job: _Job,
-    faults: FaultOptions,
-    one: OneRunOptions,
-    campaign: CampaignOptions,
-    demands: Demands,
-    mode: MacroOptions,
+    job: _Job, faults: FaultOptions, one: OneRunOptions, campaign: CampaignOptions, demands: Demands, mode: MacroOptions
 ) -> None:
-    """Run macro mode, or its comparison with the protocol mode, and exit.
-
-    Raises:
-        FlowdistError: An option or a fault is not for macro mode.
-    """
+    """Run macro mode, or its comparison with the protocol mode, and exit."""
     refused = {
         "a scenario's expectations are": job.scenario is not None,
         "--html is": one.html_file is not None,
         "--explore is": campaign.explore is not None,
-        "properties and bounds are": demands.any,
+        "properties and bounds are": demands != Demands(),
     }
     for name, is_given in refused.items():
         if is_given:
@@ -275,24 +279,102 @@ def _simulate(job: _Job, one: OneRunOptions, demands: Demands) -> None:
         if experiment.until_ns is None and demands.live:
             usual = play(Experiment(experiment.graph, until_ns=END_NS))
             experiment = experiment._replace(until_ns=end_ns(experiment.graph, plan, usual.lasted_ns))
-        result = play(experiment, tell=progress.tell, properties=properties).exact
+        result: Any = play(experiment, tell=progress.tell, properties=properties).exact
     write_trace(one.trace_file, result.lines)
     if one.html_file is not None:
-        _draw(result, Path(one.html_file))
+        page = timeline_page(timeline_of(result.lines[0], result.lines[1:]))
+        write(Path(one.html_file), page.encode())
     broken = [f"{which}: {text}" for which, text in demands.bounds.broken(result)]
-    broken += _stuck(result, plan) if demands.live else []
-    show_result(result, job.scenario, one.until, job.named.as_json, one.full, broken, job.problems)
+    if demands.live:
+        stuck, waiting = late(result, plan), ", ".join(result.waiting)
+        if stuck is not None:
+            broken.append(f"liveness: {stuck[1]}{f'; waiting for {waiting}' if waiting else ''}")
+        elif result.job.outcome is None:
+            broken.append(f"liveness: not done in time; waiting for {waiting}")
+    _show_result(result, job, one, broken)
 
 
-def _stuck(result: Any, plan: Plan) -> list[str]:
-    """Return in words why the run violates liveness; empty if it does not."""
-    stuck = late(result, plan)
-    waiting = ", ".join(result.waiting)
-    if stuck is not None:
-        return [f"liveness: {stuck[1]}{f'; waiting for {waiting}' if waiting else ''}"]
-    return [] if result.job.outcome is not None else [f"liveness: not done in time; waiting for {waiting}"]
+def _show_result(result: Any, job: _Job, one: OneRunOptions, broken: Sequence[str]) -> NoReturn:
+    """Show a simulated run, and exit; `broken` are demands that do not hold, in words.
+
+    The exit code is 0, 1 if the job failed, 3 if an expectation or a property does not hold, or 4 if the job had not
+    ended when the simulation did. A scenario whose expectations hold exits with 0, whether the job failed or not, and
+    whether it ended before the time at which the scenario stops.
+    """
+    scenario, cut, as_json = job.scenario, one.until, job.named.as_json
+    wrong = [*(unmet(scenario.expect, result) if scenario is not None else []), *broken]
+    summary = _summary(result, wrong)
+    if as_json:
+        print_json("simulation", **summary, problems=problems_json(job.problems))
+    else:
+        _print(result, scenario, summary, one.full)
+        _print_wrong(result, scenario, summary)
+    is_broken = bool(wrong) or summary["violation"] is not None
+    is_cut = result.job.outcome is None and cut is not None and not is_broken
+    if is_cut and not as_json:
+        click.echo(f"the job had not ended at {cut} (--until): give it more time (exit code 4)", err=True)
+    is_as_expected = scenario is not None and not is_broken and not is_cut
+    sys.exit(0 if is_as_expected else exit_code(result.job.outcome, is_broken=is_broken))
 
 
-def _draw(result: Any, path: Path) -> None:
-    """Write the timeline of a simulation as an HTML page."""
-    write(path, timeline_page(timeline_of(result.lines[0], result.lines[1:])).encode())
+def _summary(result: Any, wrong: list[str]) -> dict[str, Any]:
+    """Return the summary that is shown; `wrong` are unmet expectations and broken demands, in words."""
+    summary = simulated_summary(result)
+    summary |= {"digest": result.digest, "waiting_for": result.waiting, "unmet": wrong, "seen": list(result.seen)}
+    summary["violation"] = str(result.violation) if result.violation else _difference(result)
+    if result.played.errors:
+        summary["raised"] = [error._asdict() | {"replica": str(error.replica)} for error in result.played.errors]
+    if result.by_rate:
+        summary["faults_by_rate"] = dict(sorted(result.by_rate.items()))
+    summary["unfired"] = [fault.spec for fault in result.unfired]
+    return summary
+
+
+def _print(result: Any, scenario: Scenario | None, summary: dict[str, Any], full: bool) -> None:
+    """Print the trace, the summary and the digest of the run."""
+    if scenario is not None:
+        click.echo(f"{scenario.title}\n")
+    for line in trace_lines(result.lines) if full else shown_lines(result.lines, TRACE_LINES):
+        click.echo(line)
+    click.echo("\n" + summary_text(summary), nl=False)
+    if any(":" in name for name in result.by_rate):
+        counts = ", ".join(f"{count} {name}" for name, count in summary["faults_by_rate"].items())
+        click.echo(f"Faults, by cause: {counts}")
+    click.echo(f"\ndigest {result.digest}")
+
+
+def _print_wrong(result: Any, scenario: Scenario | None, summary: dict[str, Any]) -> None:
+    """Print exceptions of user code, violations, unfired faults and unmet expectations on stderr."""
+    if result.played.errors:
+        first = result.played.errors[0]
+        where = f", at {first.place}" if first.place else ""
+        after = format_duration(first.at_ns)
+        click.echo(f"\nuser code raised first in {first.replica}, after {after}{where}:", err=True)
+        click.echo(first.text or first.line, err=True)
+    if summary["violation"] is not None:
+        click.echo(f"\nviolated: {summary['violation']}", err=True)
+    for text in unfired_texts(result) if scenario is None else ():
+        click.echo(f"warning: {text}", err=True)
+    for text in summary["unmet"]:
+        click.echo(f"expectation not met: {text}", err=True)
+    if scenario is not None and not summary["unmet"] and summary["violation"] is None:
+        click.echo("all expectations hold")
+
+
+def _difference(result: Any) -> str | None:
+    """Return how the results of the user's models differ from those of a run without faults; None if they do not.
+
+    Only a job that has succeeded with models and faults is compared. If it differs, the run without faults is repeated,
+    to see whether the models do the same twice.
+    """
+    if result.job.outcome != "succeeded" or not has_models(result.job.graph):
+        return None
+    if not any(isinstance(line, FaultLine) for line in result.lines):
+        return None
+    undisturbed = Experiment(result.lines[0].graph, until_ns=END_NS, seed=result.lines[0].seed)
+    nominal = play(undisturbed).exact
+    broken = difference(nominal, result) if nominal.job.outcome == "succeeded" else None
+    if broken is None:
+        return None
+    broken = unlike_or(broken, nominal, play(undisturbed).exact)
+    return f"{broken.property}: {broken.text}"

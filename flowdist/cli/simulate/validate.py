@@ -9,7 +9,7 @@ import click
 
 from flowdist.cli.shared.common import print_json, verb
 from flowdist.cli.shared.simulated import BROKEN
-from flowdist.validation.rows import Row, load_claims, load_rows, row_files
+from flowdist.validation.rows import load_claims, load_rows, row_files
 from flowdist.validation.verdicts import judge, verdicts_markdown, verdicts_text
 
 
@@ -24,21 +24,16 @@ def command(files: tuple[Path, ...], only: str | None, as_json: bool, markdown: 
     Without FILES, the rows of the package. A file quotes its source, and states the tolerance and the job: see
     evidence/truth.md. Exit code 0 if each row agrees, or misses as it says; else 3.
     """
-    rows = _chosen(load_rows(files or row_files()), only)
+    every = load_rows(files or row_files())
+    rows = [row for row in every if (only or "") in row.name]
+    if not rows:
+        names = ", ".join(row.name for row in every)
+        raise click.UsageError(f"no row has {only!r} in its name; there are {names}")
     claims = load_claims() if not files and only is None else []
-    judged = [judge(row) for row in rows]
+    judged = list(map(judge, rows))
     if as_json:
         told = [{"source": claim.source, "says": claim.says, "why": claim.why} for claim in claims]
         print_json("validation", rows=[one.as_json for one in judged], cannot=told)
     else:
         click.echo((verdicts_markdown if markdown else verdicts_text)(judged, claims), nl=False)
     sys.exit(0 if all(one.is_good for one in judged) else BROKEN)
-
-
-def _chosen(rows: list[Row], only: str | None) -> list[Row]:
-    """Return the rows whose name contains the text; raise UsageError if there is none."""
-    chosen = [row for row in rows if only is None or only in row.name]
-    if not chosen:
-        names = ", ".join(row.name for row in rows)
-        raise click.UsageError(f"no row has {only!r} in its name; there are {names}")
-    return chosen

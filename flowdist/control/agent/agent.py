@@ -42,6 +42,7 @@ class Agent:
         self.stores: stores.Ports = {}
         self.dead_stores: stores.Dead = {}
         self.bad_gpus: dict[int, str] = {}  # the reason, by number
+        self.taken_at_ns = 0  # when the node will be taken away; 0: nothing is known
         self.stands_still = io.StoodStill()  # the processes on the node that are stopped
         self.epoch, self.is_connected = 0, False
         self.lease = Lease(graph.options)
@@ -139,7 +140,8 @@ class Agent:
                     self.stands_still = event
                     self._report(ev.NodeStandsStill(self.spec.name, event.who, event.workers))
             case io.PreemptionNoticed():
-                self._send(msg.Preempted(self.spec.name, self.incarnation, event.notice_ns))
+                self.taken_at_ns = self._now + event.notice_ns
+                self._tell_preempted()
             case io.StoreBound():
                 stores.note_bound(self.stores, event, self._report)
             case io.StoreExited():
@@ -184,18 +186,25 @@ class Agent:
         self._resend()
 
     def _resend(self) -> None:
-        """Report again what may have been lost with the connection and is not in the inventory: dead stores, and more.
+        """Report again what may have been lost with the connection and is not in the inventory: a notice, dead stores.
 
         Of each attempt that is not over, that is its step, offers, stall and the like: see `signs.resend`.
         """
         if self.stands_still != io.StoodStill():
             self._report(ev.NodeStandsStill(self.spec.name, self.stands_still.who, self.stands_still.workers))
+        self._tell_preempted()
         for (world, generation), detail in self.dead_stores.items():
             self._report(ev.StoreLost(world, generation, detail))
         for attempt in self.attempts.values():
             if not attempt.is_over:
                 signs.resend(attempt, self._now, self._report)
                 versions.resend_versions(attempt, self._now, self._report)
+
+    def _tell_preempted(self) -> None:
+        """Tell the controller in what time the node will be taken away, if that was noticed and is not over."""
+        left_ns = self.taken_at_ns - self._now
+        if left_ns > 0:
+            self._send(msg.Preempted(self.spec.name, self.incarnation, left_ns))
 
     def _fence(self) -> None:
         """Kill every worker and store of the node, without grace: the controller may soon start them elsewhere (R19).
@@ -354,6 +363,7 @@ class Agent:
         The first failure of a worker stops the others, which would wait for it for ever: in place, if they may leave.
         """
         attempt.alive.pop(event.local_rank, None)
+        attempt.has_obeyed |= event.was_stopping
         failed = event.exit_code != 0 or event.signal is not None or event.kind is not None
         if attempt.phase == "suspended":
             if not attempt.alive:
@@ -379,7 +389,7 @@ class Agent:
         """Report the end of an attempt, all of whose workers have ended or are suspended.
 
         The report is ReplicaExited, with the failure if there is one. It is ReplicaStopped if the attempt had an order
-        to stop before its first failure, had notice that its world is to stop, or was suspended already (R16).
+        to stop before its first failure, ended because should_stop() had returned True, or was suspended already (R16).
         """
         order, is_suspended, was_suspended = attempt.order, bool(attempt.alive), attempt.phase == "suspended"
         attempt.kill_at_ns = attempt.unkillable_at_ns = attempt.look_at_ns = None
@@ -388,7 +398,8 @@ class Agent:
         if attempt.versions_at_ns is not None:
             versions.report_versions(attempt, self._now, self._report)
         attempt.phase = "suspended" if is_suspended else "stopped"
-        if was_suspended or attempt.is_noticed or (attempt.stop_grace_ns is not None and attempt.failure is None):
+        has_obeyed = attempt.has_obeyed if attempt.failure is None else attempt.failure.was_stopping
+        if was_suspended or has_obeyed or (attempt.stop_grace_ns is not None and attempt.failure is None):
             self._report(ev.ReplicaStopped(order.replica, order.attempt, is_suspended))
             return
         attempt.phase = "suspended" if is_suspended else "exited"

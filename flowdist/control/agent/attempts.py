@@ -61,7 +61,8 @@ class Attempt:
     started_ns: int = 0  # when the attempt was ordered, then when its workers ran
     look_at_ns: int | None = None  # when the driver has to look for signs of life
     stalled: ev.ReplicaStalled | None = None  # the report of a stall that has not ended; None: there is none
-    is_noticed: bool = False  # its world is to stop soon: a worker that ends from now on has stopped (R16)
+    is_noticed: bool = False  # its world is to stop soon (R14)
+    has_obeyed: bool = False  # a worker has ended well after should_stop() had told it to: it was not done (R16)
     offers: dict[str, ev.CheckpointOffered] = field(default_factory=dict)  # by path: not answered by the controller yet
     left_ranks: dict[int, None] = field(default_factory=dict)  # local ranks that have left the agreed step
     exited: ev.ReplicaExited | None = None  # the report that it ended without an order; None: it did not

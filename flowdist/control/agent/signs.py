@@ -83,8 +83,7 @@ def _revive(attempt: Attempt, report: Reporter) -> None:
 def tell_workers(attempt: Attempt, order: TellPeers | AskStep | StopAtStep, report: Reporter) -> list[io.AgentOutput]:
     """Return the outputs by which the driver passes an order of the controller on to the workers of the attempt.
 
-    After AskStep or StopAtStep the world is to stop soon: a worker that ends from then on has stopped, and not failed
-    (R16). While the workers are still starting, AskStep is answered to the controller at once: there is no step.
+    While the workers are still starting, AskStep is answered to the controller at once: there is no step.
     """
     if isinstance(order, TellPeers):
         return [io.WritePeers(order.replica, order.attempt, order.addresses)]

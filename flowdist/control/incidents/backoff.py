@@ -1,13 +1,19 @@
-"""Back-off of an incident that a budget pays for (R10): the rule `next_backoff`, applied to a job."""
+"""Back-off of an incident that a budget pays for (R10): the rule `next_backoff`, applied to a job.
+
+An incident that takes in another one waits for that one's back-off, too.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from flowdist.control.job.deadlines import Due
 from flowdist.control.job.state import Incident, JobState, Role
+from flowdist.control.protocol.ids import WorldName
 from flowdist.control.rules.backoff import next_backoff
 
 
-def set_backoff(job: JobState, role: Role, level: int, incident: Incident, failed_ns: int) -> None:
+def set_backoff(job: JobState, role: Role, incident: Incident, own: Incident) -> None:
     """Make an incident wait for the back-off of the budget that pays, and advance the role's back-off step (R10, R11).
 
     The wait counts from the failure, not from its judgement, which may come later: no deadline is set if the wait is
@@ -16,16 +22,51 @@ def set_backoff(job: JobState, role: Role, level: int, incident: Incident, faile
     Args:
         job: The state.
         role: The role that pays. It has a restart policy.
-        level: The number of escalations of its budget: 0 is its own policy.
         incident: The incident that has to wait.
-        failed_ns: When the failure happened (ns).
+        own: The incident that the failure opened, with the level of the budget that pays.
     """
     assert role.spec.restart is not None, f"{role.spec.name} counts without a policy"
-    policy = role.spec.restart.chain()[level]
+    policy = role.spec.restart.chain()[own.level]
     wait, role.backoff_step = next_backoff(policy, role.backoff_step, role.last_counted_ns, job.now)
-    if wait > incident.backoff_ns:
-        incident.backoff_ns = wait
-        due = Due("backoff", str(incident.number))
-        job.due.clear(due)
-        if failed_ns + wait > job.now:
-            job.due.set(due, failed_ns + wait)
+    if wait:
+        incident.backoffs[own.number] = own.opened_ns + wait
+        _plan(job, incident)
+
+
+def take_over_backoffs(job: JobState, incident: Incident, other: Incident) -> None:
+    """Make an incident wait for what the other one, which becomes part of it, still waits for."""
+    still = {number: until for number, until in other.backoffs.items() if until > job.now}
+    if still:
+        incident.backoffs.update(still)
+        _plan(job, incident)
+
+
+def drop_backoff(job: JobState, own: Incident) -> None:
+    """Let no open incident wait for the back-off of `own` any more, whose charge is taken back (R7)."""
+    for incident in job.open_incidents():
+        if incident.backoffs.pop(own.number, None) is not None:
+            has_waited_ns = min(incident.backoff_ns, job.now - incident.opened_ns)
+            _plan(job, incident)
+            incident.backoff_ns = max(incident.backoff_ns, has_waited_ns)
+            job.touched.update(incident.worlds)
+
+
+def _plan(job: JobState, incident: Incident) -> None:
+    """Set the deadline of the longest back-off that an incident waits for, if it is not over."""
+    until = max(incident.backoffs.values(), default=0)
+    incident.backoff_ns = max(0, until - incident.opened_ns)
+    due = Due("backoff", str(incident.number))
+    job.due.clear(due)
+    if until > job.now:
+        job.due.set(due, until)
+
+
+def backs_off_until(job: JobState, worlds: Iterable[WorldName]) -> int:
+    """Return the end (ns) of the longest back-off that an incident of these worlds waits for; 0 if none waits."""
+    numbers = {job.worlds[name].incident for name in worlds}
+    return max((job.due.at(Due("backoff", str(number))) or 0 for number in numbers), default=0)
+
+
+def waits_ns(job: JobState, incident: Incident) -> int:
+    """Return the back-off (ns, from the opening of the incident) that an incident still waits for; 0 if it does not."""
+    return incident.backoff_ns if Due("backoff", str(incident.number)) in job.due else 0

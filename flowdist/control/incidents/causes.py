@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Set
 from itertools import takewhile
 
-from flowdist.control.job.deadlines import Due
+from flowdist.control.incidents.backoff import drop_backoff
 from flowdist.control.job.state import Charge, Failure, Incident, JobState, Replica, Role
 from flowdist.control.placement.bad_nodes import forget_failure
 from flowdist.control.protocol.ids import ReplicaId
@@ -142,5 +142,4 @@ def _refund(job: JobState, incident: Incident) -> None:
     if incident.charged_to is not None:
         role.charges.remove(Charge(incident.opened_ns, incident.level))
     incident.counted, incident.charged_to = False, None
-    job.due.clear(Due("backoff", str(incident.number)))
-    job.touched.update(incident.worlds)
+    drop_backoff(job, incident)

@@ -44,9 +44,13 @@ def judge_failure(job: JobState, failure: Failure) -> None:
     """Judge a failure now, or defer it if a node, a peer or an upstream role may still turn out to be its cause.
 
     Either way, what the failure blocks is stopped at once. If the open incident of its world has restarted the replica
-    already, the failure is a new one, and that incident closes.
+    already, the failure is a new one, and that incident closes. Of a world that was ordered to stop and is not to run
+    again, a failure is a stop like any other, unless a rule ends the job or the replica (R16).
     """
     replica = job.replicas[failure.replica]
+    if failure.was_told and job.worlds[replica.world].retiring and judge(job, failure, caused=True).action == "restart":
+        blame(job, replica, failure.kind, failure.at_ns)
+        return
     left = _leave_restarted(job, replica)
     number = job.worlds[replica.world].incident
     part_of = job.incident(number) if number is not None else upstream_incident(job, replica)

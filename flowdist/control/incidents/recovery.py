@@ -16,7 +16,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterable
 
-from flowdist.control.incidents.backoff import set_backoff
+from flowdist.control.incidents.backoff import set_backoff, take_over_backoffs, waits_ns
 from flowdist.control.incidents.causes import dependents_of, note_lost, refund_dependents
 from flowdist.control.incidents.closure import closure, scope_worlds
 from flowdist.control.incidents.ending import stop
@@ -76,11 +76,11 @@ def open_incident(
     job.open[incident.number] = None
     if deferred is not None:
         defer(job, incident, deferred._replace(own=incident.number), suspects)
-    backoff_ns = 0
     if verdict is not None and verdict.counted and payer is not None:
-        backoff_ns = claim(job, incident, incident, payer, verdict)
+        claim(job, incident, incident, payer, verdict)
     extend(job, incident, worlds)
     names = ", ".join(incident.worlds) or "nothing"
+    backoff_ns = waits_ns(job, incident)
     wait = f", after a back-off of {format_duration(backoff_ns)}" if backoff_ns else ""
     stay = staying(job, incident)
     does = "re-forming" if stay else "restarting"
@@ -148,6 +148,7 @@ def extend(job: JobState, incident: Incident, worlds: Iterable[WorldName]) -> No
             other = job.incident(number)
             wanted.update(other.worlds)
             take_over(job, incident, other)
+            take_over_backoffs(job, incident, other)
             close(job, other, f"became part of incident {incident.number}")
     new = job.in_order(name for name in wanted if name not in incident.worlds)
     for name in new:
@@ -245,10 +246,10 @@ def claim(job: JobState, incident: Incident, own: Incident, payer: str, verdict:
     role = job.roles[payer]
     own.root_role, own.counted, own.level = payer, True, verdict.level
     insort(role.spent.setdefault(verdict.level, []), own.opened_ns)
-    set_backoff(job, role, verdict.level, incident, own.opened_ns)
+    set_backoff(job, role, incident, own)
     if not own.is_open:
         charge(job, own)
-    return incident.backoff_ns if Due("backoff", str(incident.number)) in job.due else 0
+    return waits_ns(job, incident)
 
 
 def close(job: JobState, incident: Incident, result: str, *, has_settled: bool = False) -> None:

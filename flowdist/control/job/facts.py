@@ -179,6 +179,7 @@ class Incident:
     root_role: str | None = None  # the role whose budget is charged; None while that is not judged, and if none is
     counted: bool = False  # a budget pays for it
     level: int = 0  # of that budget: how often it was escalated (R11)
+    backoffs: dict[int, int] = field(default_factory=dict)  # until when it waits (ns), by incident whose own it is
     backoff_ns: int = 0  # from the failure to the restart
     worlds: dict[WorldName, None] = field(default_factory=dict)  # the restart set
     awaited: dict[WorldName, None] = field(default_factory=dict)  # of these, those that have to stop, or to run again

@@ -15,6 +15,8 @@ from flowdist.control.protocol.ids import Addresses, NodeName, ProcessState, Rep
 from flowdist.graph import Gate, NodeSpec, RoleSpec
 from flowdist.graph.capacity import Capacity, Need
 
+NoticeKind = Literal["drained", "preempted"]
+
 
 @dataclass(slots=True)
 class Node:
@@ -37,6 +39,7 @@ class Node:
     lost_because: str = ""  # why it is not usable, without its name
     awaits_inventory: bool = False  # a controller took over, and the node has not joined since (R21)
     is_leaving: bool = False  # drained or preempted: its replicas move to other nodes
+    taken_at_ns: int = 0  # when it will be taken away, as its last notice said; 0: there was none
     replicas: dict[ReplicaId, None] = field(default_factory=dict)  # placed here
     stores: dict[WorldName, None] = field(default_factory=dict)  # worlds whose store is here
     # attempts with a worker that outlives SIGKILL, and their GPUs
@@ -102,14 +105,18 @@ class Replica:
 class Notice:
     """Request to a world to leave some nodes in order (drained or preempted), and its members' answers so far (R14)."""
 
-    kind: Literal["drained", "preempted"]
-    nodes: dict[NodeName, None]
-    because: str
+    nodes: dict[NodeName, NoticeKind]
+    because: str  # of the last node that is preempted, or else of the first
     asked: dict[ReplicaId, None]  # members that have not answered yet
     steps: list[int | None] = field(default_factory=list)  # the answers so far; None: the member has no step
     is_answered: bool = False  # all have answered, and were told where to stop
     stop_at: int | None = None  # the step at which all stop; None: not chosen, or no agreed step
     staying: dict[ReplicaId, None] = field(default_factory=dict)  # members that have not left the agreed step yet
+
+    @property
+    def preempted(self) -> list[NodeName]:
+        """Return those of the nodes that will be taken away."""
+        return [name for name, kind in self.nodes.items() if kind == "preempted"]
 
 
 @dataclass(slots=True)

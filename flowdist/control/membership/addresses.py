@@ -41,10 +41,8 @@ def update_addresses(job: JobState, roles: Iterable[Role]) -> None:
         found = _address_list(job, role)
         if found != role.addresses:
             role.addresses = found
-            for name, gate in role.dependents:
-                dependent = job.roles[name]
-                baked_in = role.spec.name in dependent.spec.address_edges and gate.on_restart == "reconnect"
-                _announce_change(job, dependent, role, baked_in)
+            for name, _ in role.dependents:
+                _announce_change(job, job.roles[name], role)
 
 
 def _address_list(job: JobState, role: Role) -> dict[str, str]:
@@ -60,18 +58,18 @@ def _address(job: JobState, replica: Replica, port: str) -> str:
     return f"{host}:{dict(replica.ports).get(port, 0)}"
 
 
-def _announce_change(job: JobState, dependent: Role, changed: Role, baked_in: bool) -> None:
+def _announce_change(job: JobState, dependent: Role, changed: Role) -> None:
     """Send its new addresses to each running replica of `dependent`, or restart the replicas that cannot follow.
 
+    A replica cannot follow if an address that it has in its command line or environment has changed or is gone.
     Replicas that have these addresses already are left alone. All restarts are one incident, with their restart set.
 
     Args:
         job: The state.
         dependent: The role that depends on `changed`.
         changed: The role whose addresses have changed.
-        baked_in: The replicas of `dependent` have addresses of `changed` in their command line or environment, so that
-            they have to restart if one of these has changed or is gone.
     """
+    baked_in = changed.spec.name in dependent.spec.address_edges
     current = addresses_for(job, dependent)
     stale: list[Replica] = []
     for replica in job.replicas_of(dependent):

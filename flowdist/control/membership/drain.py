@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from flowdist.control.job.deadlines import Due
 from flowdist.control.job.facts import Change, Failure, Loss
+from flowdist.control.job.parts import NoticeKind
 from flowdist.control.job.state import JobState, Notice, Replica, World
 from flowdist.control.membership.formation import abandon_openings
 from flowdist.control.placement.bad_nodes import is_needed
@@ -20,7 +21,9 @@ from flowdist.control.placement.placement import explain, unplace, update_free
 from flowdist.control.protocol.effects import AskStep, StopAtStep
 from flowdist.control.protocol.events import DrainRequested, NodePreempted, StepTold
 from flowdist.control.protocol.ids import NodeName
-from flowdist.graph import RoleSpec, format_duration
+from flowdist.graph import SECOND, RoleSpec, format_duration
+
+SAME_NS = SECOND  # notices that differ by less are the same one, which took a different time to arrive
 
 
 def drain(job: JobState, event: DrainRequested) -> None:
@@ -41,10 +44,14 @@ def drain(job: JobState, event: DrainRequested) -> None:
 
 
 def preempt(job: JobState, event: NodePreempted) -> None:
-    """Begin to leave a node that will be taken away after `event.notice_ns` (R14). Ignore a node that is not up."""
-    node = job.nodes.get(event.node)
-    if node is None or not node.usable or job.ending is not None:
+    """Begin to leave a node that will be taken away after `event.notice_ns` (R14). Ignore a node that is not up.
+
+    A notice is ignored as well if a present one says the same: an agent repeats it after each connection.
+    """
+    node, until = job.nodes.get(event.node), job.now + event.notice_ns
+    if node is None or not node.usable or job.ending is not None or job.now < node.taken_at_ns <= until + SAME_NS:
         return
+    node.taken_at_ns = until
     because = f"{event.node} is taken away in {format_duration(event.notice_ns)}"
     _leave(job, event.node, because, event.notice_ns)
 
@@ -104,17 +111,20 @@ def _give_notice(job: JobState, world: World, name: NodeName, because: str, noti
     """Ask every member of a running world for its step, and set the deadline by which the world has to leave the node.
 
     The deadline is `patience_ns` from now. If the world has a notice already, the node is added to it, nothing is asked
-    again, and the earlier of the two deadlines holds.
+    again, and the earlier of the two deadlines holds. A drained node may turn out to be taken away.
     """
     until, due = job.now + patience_ns((role.spec for role in job.roles_of(world)), notice_ns), Due("drain", world.name)
     until = min(until, job.due.at(due) or until)
     job.due.set(due, until)
+    kind: NoticeKind = "drained" if notice_ns is None else "preempted"
     if world.notice is not None:
-        world.notice.nodes[name] = None
+        world.notice.nodes[name] = kind
+        if kind == "preempted":
+            world.notice.because = because
         return
     up = [replica for replica in job.members_of(world) if replica.is_up]
     asked = {replica.id: None for replica in up}
-    world.notice = Notice("drained" if notice_ns is None else "preempted", {name: None}, because, asked)
+    world.notice = Notice({name: kind}, because, asked)
     for replica in up:
         assert replica.node is not None
         job.emit(AskStep(replica.node, replica.id, replica.attempt))
@@ -164,7 +174,7 @@ def follow_notice(job: JobState, world: World) -> None:
         for replica in up:
             assert replica.node is not None
             job.emit(StopAtStep(replica.node, replica.id, replica.attempt, step))
-    waits = notice.staying if notice.stop_at is not None else notice.asked or notice.kind == "preempted"
+    waits = notice.staying if notice.stop_at is not None else notice.asked or notice.preempted
     if not waits or not world.live:
         finish_notice(job, world)
 
@@ -179,9 +189,9 @@ def finish_notice(job: JobState, world: World) -> None:
     assert notice is not None
     world.notice = None
     job.due.clear(Due("drain", world.name))
-    leaving = [replica for replica in job.members_of(world) if replica.node in notice.nodes]
-    if notice.kind == "preempted":
+    if preempted := notice.preempted:
+        leaving = [replica for replica in job.members_of(world) if replica.node in preempted]
         lost = tuple(Failure(replica.id, "preempted", notice.because, at_ns=job.now) for replica in leaving)
-        job.facts.append(Loss(next(iter(notice.nodes)), notice.because, lost, also=(world.name,)))
+        job.facts.append(Loss(preempted[-1], notice.because, lost, also=(world.name,)))
         return
     job.facts.append(Change("drained", next(iter(notice.nodes)), notice.because, (world.name,)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from flowdist.control.incidents.backoff import backs_off_until
 from flowdist.control.incidents.closure import closure
 from flowdist.control.incidents.ending import close_store
 from flowdist.control.incidents.health import was_healthy
@@ -409,9 +410,9 @@ def note_formed(job: JobState, world: World) -> None:
 def _grow(job: JobState, world: World, roles: list[Role]) -> None:
     """Seat further replicas of a running gang below its target, and open one incident that re-forms it (R13).
 
-    The gang waits for the cool-down, and does not grow while it is closing (R17), has an open incident or leaves a
-    node. Without room, its roles are marked as unsatisfied. Nodes that still import what workers need are left out, so
-    that present members do not wait for the imports.
+    The gang waits for the cool-down, and for the back-off of a world that would restart with it. It does not grow while
+    it is closing (R17), has an open incident or leaves a node. Without room, its roles are marked as unsatisfied. Nodes
+    that still import what workers need are left out, so that present members do not wait for the imports.
     """
     cooldown = Due("cooldown", world.name)
     busy = world.incident is not None or world.formed_ns is None or world.notice is not None
@@ -424,7 +425,8 @@ def _grow(job: JobState, world: World, roles: list[Role]) -> None:
     if not any(has_room(job, role, role.spec.step, job.warming) for role in growing):
         job.due.clear(cooldown)
         return
-    earliest = _may_grow_from(job, roles, world)
+    worlds = closure(job, [world.name])
+    earliest = max(_may_grow_from(job, roles, world), backs_off_until(job, worlds))
     if job.now < earliest:
         job.due.set(cooldown, earliest)
         return
@@ -435,7 +437,7 @@ def _grow(job: JobState, world: World, roles: list[Role]) -> None:
     before = frozenset(world.members)
     names = [str(replica.id) for role in roles for replica in seated(job, role) if replica.id not in before]
     reason = f"room for {', '.join(names)}"
-    open_incident(job, kind, names[0], reason, FREE, closure(job, [world.name]))
+    open_incident(job, kind, names[0], reason, FREE, worlds)
 
 
 def _may_grow_from(job: JobState, roles: list[Role], world: World) -> int:

@@ -56,6 +56,7 @@ class WorkerExited(OfAttempt, frozen=True, tag=True):
     where the driver knows the kind of failure better, such as out of memory. `detail` is one line about the error.
     `raised_ns` is when the worker wrote its error down, on the driver's clock, to compare it with errors of other
     workers; None if it wrote none. `cause` is "collective_timeout" if its process group gave up a collective.
+    `was_stopping`: should_stop() had returned True, so that the worker was to save and end (R14).
     """
 
     local_rank: int
@@ -65,6 +66,7 @@ class WorkerExited(OfAttempt, frozen=True, tag=True):
     detail: str = ""
     raised_ns: int | None = None
     cause: ExitCause = ""
+    was_stopping: bool = False
 
 
 class WorkerReady(OfAttempt, frozen=True, tag=True):

@@ -93,6 +93,13 @@ def _within_budget(role: RoleSpec, policy: RestartPolicy, charges: Charges, leve
     return Verdict(action, False, policy.scope, because, exhausted=True, level=level)
 
 
+def budget_used(role: RoleSpec, charges: Charges, now: int) -> int:
+    """Return how many charges the role's own budget, not a wider one, still counts at `now`; 0 without a policy."""
+    if role.restart is None:
+        return 0
+    return charges_in_window(charges.get(0, ()), role.restart.within_ns, now)
+
+
 def charges_in_window(opened: Sequence[int], window_ns: int | None, now: int) -> int:
     """Return how many of these opening times of charged incidents (ns, ascending) a budget still counts at `now`.
 

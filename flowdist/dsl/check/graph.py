@@ -1,14 +1,15 @@
-"""Checks between roles: gates, addresses, restart scopes, room on the nodes, and the end of the job."""
+"""Checks between roles: gates, addresses, restart scopes, room on the nodes, the end of the job, and joint worlds."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from flowdist.dsl.check.limits import check_limits, check_limits_of_job
-from flowdist.dsl.check.room import check_fits, check_minima
+from flowdist.dsl.check.room import check_fits, check_limits, check_limits_of_job, check_minima
+from flowdist.dsl.frozen import Unknown, has_unknown
 from flowdist.dsl.problems.problem import Problems, did_you_mean
 from flowdist.dsl.read.commands import macros_of
-from flowdist.dsl.read.fields import DOUBLE, Fields, owner_of
+from flowdist.dsl.read.fields import DOUBLE, NAME, Fields, owner_of
 from flowdist.dsl.read.parallel import check_parallel
 from flowdist.dsl.read.placement import check_placement
 from flowdist.dsl.topology import Gate, Role, Topology
@@ -159,3 +160,67 @@ def _check_can_end(topology: Topology, graph: RoleGraph, problems: Problems) -> 
         message = f"topology {topology.name!r}: the job can never end: it has no primary task"
         help = 'make one role kind="task" with primary=True'
         problems.error("FD127", message, help, topology.site.place("name"))
+
+
+def check_worlds(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
+    """Add an error to `problems` for each joint world that its name, its roles or their gates make impossible."""
+    specs = {spec.name: spec for spec in graph.roles}
+    names = set(specs)
+    taken: dict[str, str] = {}  # role -> world, of the worlds so far
+    for name, members, site in topology.worlds:
+        for code, message, help, at in _problems_of_world(name, members, topology, specs, names, taken, problems):
+            problems.error(code, f"world {name!r}: {message}", help, site.place(at))
+        names.add(name)
+        for role in members:
+            if isinstance(role, Role):
+                taken.setdefault(role.name, name)
+    for (name, _, site), world in zip(topology.worlds, graph.worlds, strict=True):
+        if world.roles and any(gate.role in world.roles for gate in graph.gates_before(world.roles[0])):
+            message = f"world {name!r}: one of its roles waits for another, so the world can never start"
+            help = "leave the gate out: all roles of a world start together"
+            problems.error("FD145", message, help, site.place())
+
+
+def _problems_of_world(
+    name: str,
+    members: Sequence[object],
+    topology: Topology,
+    specs: Mapping[str, RoleSpec],
+    names: Collection[str],
+    taken: Mapping[str, str],
+    known: Problems,
+) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the problems of one joint world: code, message, help, and the argument of the call to report each at.
+
+    `names` are those of all roles and of earlier worlds, `taken` has the world of each role in one of these, and
+    what is in `known` already is not reported once more.
+    """
+    if has_unknown(name):
+        pass
+    elif not NAME.fullmatch(name):
+        yield "FD102", "its name cannot be used", "use lower case letters, digits and hyphens", "name"
+    elif name in names:
+        yield "FD144", "a role or another world has its name", "give it a name of its own", "name"
+    if len({id(role) for role in members}) < 2:
+        yield "FD144", "it has fewer than two roles", "name at least two: world('core', a, b)", ""
+    primary = set()
+    for i, role in enumerate(members):
+        if isinstance(role, Unknown):
+            continue
+        if not isinstance(role, Role) or role.topology is not topology:
+            yield "FD135", f"{role!r} is not a role of this topology", "pass handles that role() returned", str(i)
+            continue
+        spec = specs[role.name]
+        if not known.is_wrong(owner_of(role), "primary"):
+            primary.add(spec.primary)
+        if role.name in taken:
+            message = f"role {role.name!r} is in world {taken[role.name]!r} already"
+            yield "FD144", message, "make one world of the two", str(i)
+        if known.is_wrong(owner_of(role), "kind", "gang", "restart"):
+            continue
+        if spec.kind == "service":
+            yield "FD144", f"{role.name!r} is a service, but a world ends as one", 'make it kind="task"', str(i)
+        elif not spec.gang:
+            yield "FD144", f"{role.name!r} has no gang", 'leave out gang=False and Restart("replica")', str(i)
+    if len(primary) > 1:
+        yield "FD144", "some of its roles are primary, but a world ends as one", "make primary= the same for all", ""

@@ -1,9 +1,10 @@
-"""Room on the nodes: whether some node is large enough for a replica, and whether the minima of all roles fit."""
+"""Room on the nodes for each replica and for the minima of all roles, and limits of Linux that no node can exceed."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable
 from heapq import heapify, heappop, heapreplace
 
 from flowdist.dsl.problems.problem import Problems
@@ -12,8 +13,16 @@ from flowdist.dsl.read.placement import allowed_nodes
 from flowdist.dsl.topology import Topology
 from flowdist.graph import NodeSpec, RoleGraph, RoleSpec, format_memory
 from flowdist.graph.capacity import Capacity, Need, add, fits, moments, needed, offered, pick, slots, subtract
+from flowdist.graph.units import HOSTS_MAX, PORTS_MAX
 
 Seat = tuple[str, tuple[int, ...]]  # the place of one replica: the name of its node, and the numbers of its GPUs
+
+STRING_MAX = 131_071  # bytes of one argument, or of one variable with its name, that Linux gives to a program
+STRINGS_MAX = 6 << 20  # bytes of all of them together, whatever the limit of the stack is
+POINTER_BYTES = 8  # each string needs one, and a NUL
+OTHERS_BYTES = 4096  # that Linux and flowdist need in any case
+
+_FILE = "put the text into a file, and its path into the variable"
 
 _SIZE = ("cpu", "gpu", "memory", "resources")
 # After an error in one of these, sizes or the order of the roles are unknown, and "no room" would be a guess.
@@ -64,57 +73,35 @@ def check_minima(topology: Topology, graph: RoleGraph, problems: Problems) -> No
         return
     if any(problems.is_wrong(owner_of(spec), *_SEATING) for spec in graph.roles):
         return
-    before = _before_success(graph)
-    rooms = _Rooms(graph)
+    if (short := _without_room(graph)) is not None:
+        role = next(role for role, spec in zip(topology.roles, graph.roles, strict=True) if spec is short)
+        message = f"its minimum of {short.min_replicas} has no room beside the roles that are alive with it"
+        Fields.of_role(role, problems).error("FD113", "replicas", message, "lower a minimum, or add nodes")
+
+
+def _without_room(graph: RoleGraph) -> RoleSpec | None:
+    """Return the first role whose minimum has too few seats (places on nodes) at some moment; None if all have enough.
+
+    Seats that are given at the start of the job are kept until their role has succeeded.
+    """
+    before = {spec.name: graph.to_succeed_before(spec.name) for spec in graph.roles}
+    needs = {spec.name: needed(spec.resources) for spec in graph.roles}
+    free = {node.name: offered(node) for node in graph.cluster.nodes}
+    seats: dict[str, list[Seat]] = {}
     for gone in moments(before):
-        short = rooms.seat_all(gone, before)
-        if short is not None:
-            role = next(role for role, spec in zip(topology.roles, graph.roles, strict=True) if spec is short)
-            message = f"its minimum of {short.min_replicas} has no room beside the roles that are alive with it"
-            fields = Fields.of_role(role, problems)
-            fields.error("FD113", "replicas", message, "lower a minimum, or add nodes")
-            return
-
-
-class _Rooms:
-    """Seats (places on nodes) of the roles that start first, and the capacity of the nodes that these leave free."""
-
-    def __init__(self, graph: RoleGraph) -> None:
-        self._graph = graph
-        self._needs = {spec.name: needed(spec.resources) for spec in graph.roles}
-        self._free = {node.name: offered(node) for node in graph.cluster.nodes}
-        self._seats: dict[str, list[Seat]] = {}
-
-    def seat_all(self, gone: frozenset[str], before: Mapping[str, Mapping[str, None]]) -> RoleSpec | None:
-        """Give seats to the minimum of each role that can run once the roles `gone` have succeeded.
-
-        Seats that are given while `gone` is empty are kept: roles that start later get what is left.
-
-        Args:
-            gone: Roles that have succeeded, and have left their seats.
-            before: For each role, the roles that succeed before it starts.
-
-        Returns:
-            The first role without enough seats; None if all have seats.
-        """
-        free = self._free if not gone else self._without(gone)
-        for spec in self._graph.roles:
-            if spec.name in gone or spec.name in self._seats or not before[spec.name].keys() <= gone:
+        left = dict(free)
+        for name in seats:
+            for node, devices in seats[name] if name in gone else ():
+                left[node] = add(left[node], needs[name], devices)
+        for spec in graph.roles:
+            if spec.name in gone or spec.name in seats or not before[spec.name] <= gone:
                 continue
-            seats = _seat(spec, self._needs[spec.name], free, _allowed(spec, self._graph, self._seats))
-            if len(seats) < spec.min_replicas:
+            found = _seat(spec, needs[spec.name], left, _allowed(spec, graph, seats))
+            if len(found) < spec.min_replicas:
                 return spec
             if not gone:
-                self._seats[spec.name] = seats
-        return None
-
-    def _without(self, gone: frozenset[str]) -> dict[str, Capacity]:
-        """Return the free capacity of each node after the roles `gone` have left their seats."""
-        free = dict(self._free)
-        for name in self._seats:
-            for node, devices in self._seats[name] if name in gone else ():
-                free[node] = add(free[node], self._needs[name], devices)
-        return free
+                seats[spec.name], free = found, left
+    return None
 
 
 def _allowed(spec: RoleSpec, graph: RoleGraph, seats: dict[str, list[Seat]]) -> set[str]:
@@ -132,15 +119,9 @@ def _nodes_of(seats: Iterable[Seat]) -> set[str]:
 
 
 def _seat(spec: RoleSpec, need: Need, free: dict[str, Capacity], allowed: set[str]) -> list[Seat]:
-    """Take seats for the role's minimum of replicas, in the order in which the controller gives them.
+    """Take seats for the role's minimum of replicas out of `free`, in the order in which the controller gives them.
 
-    Args:
-        need: Need of one replica.
-        free: Free capacity by node; this function subtracts what it takes.
-        allowed: Names of the nodes that the role's placement allows.
-
-    Returns:
-        The seats, fewer than the minimum if the nodes have no more room.
+    There are fewer than the minimum if the `allowed` nodes have no more room.
     """
     sign = 1 if spec.placement.strategy == "pack" else -1
     left = [
@@ -161,20 +142,55 @@ def _seat(spec: RoleSpec, need: Need, free: dict[str, Capacity], allowed: set[st
     return seats
 
 
-def _before_success(graph: RoleGraph) -> dict[str, dict[str, None]]:
-    """Return, for each role, the roles that succeed before it can start, directly or through the gates of others.
+def check_limits(fields: Fields, spec: RoleSpec) -> None:
+    """Add an error if no process can be given the role's command and environment (FD183), or its ports (FD184)."""
+    too_long = False
+    for number, word in enumerate(spec.command):
+        if (size := len(word.encode())) > STRING_MAX:
+            what, too_long = f"argument {number} of its command", True
+            fields.error("FD183", "command", f"{what} has {_bytes(size, STRING_MAX)}", "put the text into a file")
+    for name, text in spec.env:
+        if (size := len(f"{name}={text}".encode())) > STRING_MAX:
+            too_long = True
+            fields.error("FD183", f"env.{name}", f"env[{name!r}] has {_bytes(size, STRING_MAX)}", _FILE)
+    strings = [*spec.command, *(f"{name}={text}" for name, text in spec.env)]
+    size, most = sum(len(text.encode()) + 1 + POINTER_BYTES for text in strings), _strings_max()
+    if size > most and not too_long:
+        fields.error("FD183", "env", f"its command and environment have {_bytes(size, most)}", _FILE)
+    if len(spec.ports) > PORTS_MAX:
+        message = f"each of its replicas has {len(spec.ports):,} ports, and a node has {PORTS_MAX}"
+        fields.error("FD184", "ports", message, "name the ports that other roles need; a program may open more itself")
 
-    The roles of a joint world start and succeed together, so a gate of one of them counts for all.
+
+def check_limits_of_job(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
+    """Add an error if the nodes have too few ports for the roles (FD184); warn of more nodes than a run has (FD337).
+
+    Nothing is checked if the topology declares no nodes.
     """
-    mates: dict[str, tuple[str, ...]] = {spec.name: (spec.name,) for spec in graph.roles}
-    mates |= {name: world.roles for world in graph.worlds for name in world.roles}
-    found: dict[str, dict[str, None]] = {spec.name: {} for spec in graph.roles}
-    before, count = -1, 0
-    while count > before:  # a gate of one role delays all roles of its world, also those declared before
-        for spec in graph.roles:
-            for gate in spec.gates:
-                more = found[gate.role] | dict.fromkeys(mates[gate.role] if gate.condition == "succeeded" else ())
-                for mate in mates[spec.name]:
-                    found[mate] |= more
-        before, count = count, sum(map(len, found.values()))
-    return found
+    nodes, top = len(graph.cluster.nodes), Fields(owner_of(topology), topology.fields, topology.site, problems)
+    if not graph.cluster.given or top.is_wrong("nodes"):
+        return
+    needs = [role.min_replicas * len(role.ports) for role in graph.roles]
+    if sum(needs) > nodes * PORTS_MAX and not any(len(role.ports) > PORTS_MAX for role in graph.roles):
+        most = Fields.of_role(topology.roles[needs.index(max(needs))], problems)
+        message = f"the roles need {sum(needs):,} ports, and {nodes:,} node{'s' * (nodes > 1)} have {PORTS_MAX} each"
+        most.error("FD184", "ports", message, "name fewer ports, or add nodes")
+    if nodes > HOSTS_MAX + 1:
+        message = f"{nodes:,} nodes can be simulated; a run has {HOSTS_MAX + 1:,} at most"
+        top.warn("FD337", "nodes", message, "write fewer nodes to run the job")
+
+
+def _bytes(size: int, most: int) -> str:
+    return f"{size:,} bytes, and Linux gives a program at most {most:,}"
+
+
+def _strings_max() -> int:
+    """Return the bytes of arguments and environment that Linux gives a program here: a quarter of its stack's limit."""
+    if sys.platform != "linux":
+        return STRINGS_MAX - OTHERS_BYTES
+    import resource  # Linux and macOS have it
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    if soft == resource.RLIM_INFINITY:
+        return STRINGS_MAX - OTHERS_BYTES
+    return min(STRINGS_MAX, max(STRING_MAX + 1, soft // 4)) - OTHERS_BYTES

@@ -17,11 +17,12 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from flowdist.dsl.check.arguments import Arguments
 from flowdist.dsl.problems.places import COMMAND_LINE
 from flowdist.dsl.problems.problem import Problem, Problems, Related, Severity
+from flowdist.dsl.read.fields import Arguments
 from flowdist.dsl.topology import Topology
-from flowdist.graph import MINUTE, MS, SECOND, JobOptions, RestartPolicy, RoleGraph, RoleSpec, format_duration
+from flowdist.graph import MINUTE, MS, SECOND, JobOptions, RestartPolicy, RoleGraph, RoleSpec
+from flowdist.graph import format_duration as _text
 from flowdist.graph.roles import WorkloadSpec
 
 TAKE_OVER_NS = 300 * MS  # from the death of a controller until the next one answers, as simulated
@@ -30,25 +31,23 @@ FIRST_WAITS = RestartPolicy()  # the default back-off
 
 
 class Finding(NamedTuple):
-    """An order in time that does not hold, of one role or (`role` empty) of the topology.
-
-    Attributes:
-        code: Code of the problem.
-        role: The role.
-        name: Argument at which the problem is reported; dots lead into `workload` and `restart`.
-        others: The arguments that it does not go with, each with its value in ns.
-        message: What goes wrong, with both values.
-        help: What to write instead.
-        advised: The argument in `help`, and its value there, in ns.
-    """
+    """An order in time that does not hold, of one role or (`role` empty) of the topology."""
 
     code: str
     role: str
-    name: str
-    others: tuple[tuple[str, int], ...]
-    message: str
+    name: str  # argument at which the problem is reported; dots lead into `workload` and `restart`
+    others: tuple[tuple[str, int], ...]  # the arguments that it does not go with, each with its value in ns
+    message: str  # what goes wrong, with both values
     help: str
-    advised: tuple[str, int]
+    advised: tuple[str, int]  # the argument in `help`, and its value there, in ns
+
+
+def _write_more(
+    code: str, role: str, name: str, others: tuple[tuple[str, int], ...], message: str, ns: int, tail: str = ""
+) -> Finding:
+    """Return the finding whose help is to give the argument `name` a value of `ns` or more; `tail` ends the help."""
+    help = f'write {name.rpartition(".")[2]}="{_text(ns)}" or more{tail}'
+    return Finding(code, role, name, others, message, help, (name, ns))
 
 
 def check_timeouts(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
@@ -79,7 +78,7 @@ def problem_of(found: Finding, arguments: Arguments) -> Problem:
 
 def related_to(arguments: Arguments, role: str, name: str, ns: int) -> Related:
     """Return the note about another argument of a finding: its value `ns`, and its place if the user has written it."""
-    text = f"{name.rpartition('.')[2]}={format_duration(ns)}"
+    text = f"{name.rpartition('.')[2]}={_text(ns)}"
     if arguments.is_written(role, name):
         return Related(text, arguments.place(role, name))
     return Related(f"{text} is the default", None)
@@ -127,9 +126,8 @@ def one_heartbeat_late(graph: RoleGraph) -> Finding | None:
         f"lease={_text(lease)} has room for a single heartbeat: an agent stops its workers {_text(margin)} before its "
         f"lease is over, so one heartbeat that is late by {_text(beat)} ends all workers of its node"
     )
-    least = margin + 4 * beat
-    help = f'write lease="{_text(least)}" or more, so that three heartbeats may be late'
-    return Finding("FD333", "", "lease", (("heartbeat", beat),), message, help, ("lease", least))
+    tail = ", so that three heartbeats may be late"
+    return _write_more("FD333", "", "lease", (("heartbeat", beat),), message, margin + 4 * beat, tail)
 
 
 def outage_too_short(graph: RoleGraph) -> Finding | None:
@@ -210,33 +208,25 @@ def first_step_too_late(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
             f"start_timeout={_text(limit)} ends {ends} before its first step, which begins after {_text(first)} "
             f"({_sum(parts)})"
         )
-        help = f'write start_timeout="{_text(least)}" or more'
-        return Finding(code, spec.name, "start_timeout", others, message, help, ("start_timeout", least))
+        return _write_more(code, spec.name, "start_timeout", others, message, least)
     return None
 
 
 def ready_too_late(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
     """FD181, and FD328 where only a restart with a checkpoint takes too long: `ready_timeout` before readiness."""
     limit, load = spec.ready_timeout_ns, spec.workload
-    if spec.ready is None:
-        return None
     restore = load.restore_ns if spec.kind == "task" else 0
-    if limit > load.startup_ns + restore:
+    ready = load.startup_ns + restore
+    if spec.ready is None or limit > ready:
         return None
-    least = more((load.startup_ns + restore) * 3 // 2)
-    help = f'write ready_timeout="{_text(least)}" or more'
-    advised = ("ready_timeout", least)
-    others: tuple[tuple[str, int], ...] = (("workload.startup", load.startup_ns),)
-    if limit <= load.startup_ns:
-        message = f"ready_timeout={_text(limit)} ends every attempt before it is ready, after {_text(load.startup_ns)}"
-        return Finding("FD181", spec.name, "ready_timeout", others, message, help, advised)
-    parts = [("start-up", load.startup_ns), ("restore", restore)]
-    message = (
-        f"ready_timeout={_text(limit)} ends each attempt that resumes from a checkpoint before it is ready, after "
-        f"{_text(load.startup_ns + restore)} ({_sum(parts)})"
-    )
-    others = (*others, ("workload.restore_time", restore))
-    return Finding("FD328", spec.name, "ready_timeout", others, message, help, advised)
+    code, ends, after = "FD181", "every attempt", _text(load.startup_ns)
+    others = [("workload.startup", load.startup_ns)]
+    if limit > load.startup_ns:
+        code, ends = "FD328", "each attempt that resumes from a checkpoint"
+        after = f"{_text(ready)} ({_sum([('start-up', load.startup_ns), ('restore', restore)])})"
+        others.append(("workload.restore_time", restore))
+    message = f"ready_timeout={_text(limit)} ends {ends} before it is ready, after {after}"
+    return _write_more(code, spec.name, "ready_timeout", tuple(others), message, more(ready * 3 // 2))
 
 
 def drain_saves_nothing(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
@@ -250,10 +240,9 @@ def drain_saves_nothing(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
         f"drain={_text(drain)} is too short to save when a node is drained: up to {_text(need)} pass until the step is "
         f"done and its checkpoint is complete ({leave_text(spec)})"
     )
-    least, load = more(need * 5 // 4), spec.workload
+    load = spec.workload
     others = (("workload.checkpoint_time", load.checkpoint_ns), ("workload.step_time", load.step_ns))
-    help = f'write drain="{_text(least)}" or more'
-    return Finding("FD329", spec.name, "drain", others, message, help, ("drain", least))
+    return _write_more("FD329", spec.name, "drain", others, message, more(need * 5 // 4))
 
 
 def budget_never_ends(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
@@ -277,10 +266,9 @@ def _by_backoff(graph: RoleGraph, spec: RoleSpec, policy: RestartPolicy) -> Find
         f"the budget can never run out: {_count(policy)} take longer than {_text(window)} by back-off alone, "
         f"{_text(waits)}"
     )
-    least = more(2 * waits)
-    help = f'write within="{_text(least)}" or more, or make max_restarts= smaller'
     others = (("restart.backoff", policy.backoff_ns), ("restart.backoff_max", policy.backoff_max_ns))
-    return Finding("FD124", spec.name, "restart.within", others, message, help, ("restart.within", least))
+    tail = ", or make max_restarts= smaller"
+    return _write_more("FD124", spec.name, "restart.within", others, message, more(2 * waits), tail)
 
 
 def _by_start_up(graph: RoleGraph, spec: RoleSpec, policy: RestartPolicy) -> Finding | None:
@@ -297,9 +285,7 @@ def _by_start_up(graph: RoleGraph, spec: RoleSpec, policy: RestartPolicy) -> Fin
         f"start-up and back-off, and the budget looks back only {_text(window)}"
     )
     least = more((total + policy.max_restarts * SECOND) * 3 // 2)
-    help = f'write within="{_text(least)}" or more, or leave it out'
-    advised = ("restart.within", least)
-    return Finding("FD332", spec.name, "restart.within", _start_up(spec), message, help, advised)
+    return _write_more("FD332", spec.name, "restart.within", _start_up(spec), message, least, ", or leave it out")
 
 
 def backoff_never_grows(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
@@ -315,11 +301,7 @@ def backoff_never_grows(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
         f"backoff={_text(policy.backoff_ns)} is never waited for when the role fails at its first step: that comes "
         f"{_text(up)} after the start, and backoff_reset={_text(reset)} begins the series anew before that"
     )
-    least = more(2 * up)
-    others = _start_up(spec)
-    help = f'write backoff_reset="{_text(least)}" or more'
-    name = "restart.backoff_reset"
-    return Finding("FD335", spec.name, name, others, message, help, (name, least))
+    return _write_more("FD335", spec.name, "restart.backoff_reset", _start_up(spec), message, more(2 * up))
 
 
 # What the rules compute.
@@ -371,10 +353,6 @@ def is_guess(spec: RoleSpec) -> bool:
 
 def _count(policy: RestartPolicy) -> str:
     return f"{policy.max_restarts} restart{'s' * (policy.max_restarts != 1)}"
-
-
-def _text(ns: int) -> str:
-    return format_duration(ns)
 
 
 def _sum(parts: Sequence[tuple[str, int]]) -> str:

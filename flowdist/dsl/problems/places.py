@@ -9,12 +9,13 @@ from __future__ import annotations
 import ast
 import linecache
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from opcode import opname
 from types import CodeType, FrameType
 from typing import NamedTuple
-
-from flowdist.dsl.problems.syntax import parse
 
 
 class Place(NamedTuple):
@@ -33,12 +34,8 @@ CLI = Place(COMMAND_LINE, 1)
 class CallSite:
     """One call in the user's file. The places of its arguments are computed only when a problem needs them.
 
-    Args:
-        file: Path of the file.
-        line: Line of the call, from 1.
-        positional: Names of the parameters that may be given by position, in order.
-        code: Code object that has the call. None, as for the command line: every place is the line alone.
-        instruction: Index of the call's instruction in the code.
+    `positional` are the names of the parameters that may be given by position, in order. `code` has the call, at the
+    index `instruction`; None, as for the command line: every place is the line alone, from 1.
     """
 
     def __init__(
@@ -105,10 +102,8 @@ class CallSite:
 def call_site(positional: tuple[str, ...], depth: int = 2) -> CallSite:
     """Return the call in the user's code by which the running function was called.
 
-    Args:
-        positional: Names of the parameters that may be given by position, in order.
-        depth: Number of frames between this function and the user's code. 2: the user calls the function that calls
-            `call_site`.
+    `positional` are the names of the parameters that may be given by position, in order. `depth` is the number of
+    frames up to the user's code. 2: the user calls the function that calls `call_site`.
     """
     return site_of(sys._getframe(depth), positional)
 
@@ -133,6 +128,30 @@ def attribute_place(frame: FrameType, name: str) -> Place:
     return place_of_bytes(code.co_filename, line, column, end_line, end)
 
 
+@contextmanager
+def no_warnings() -> Iterator[None]:
+    """Silence Python's warnings about source that is only read, such as of the invalid escape sequence in `"\\d"`.
+
+    They would name no file, come once for each reading, and where warnings are errors the source could not be read.
+    Python warns of the same line, with its file, when it executes the file.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def parse(source: str | bytes) -> ast.Module:
+    """Return the syntax tree of Python source, as `ast.parse` does, without its warnings.
+
+    Raises:
+        SyntaxError: The source is not valid Python.
+        ValueError: The source has a null byte, or cannot be decoded.
+        RecursionError: Its expressions are nested too deeply.
+    """
+    with no_warnings():
+        return ast.parse(source)
+
+
 @lru_cache(maxsize=8)
 def _positions(code: CodeType) -> list[tuple[int | None, int | None, int | None, int | None]]:
     """Return start line, end line, start column and end column of each instruction of the code, None where unknown."""
@@ -141,7 +160,7 @@ def _positions(code: CodeType) -> list[tuple[int | None, int | None, int | None,
 
 @lru_cache(maxsize=64)
 def _calls(file: str) -> dict[tuple[int | None, int | None], ast.Call]:
-    """Return the calls in a file, each by the line and column of its end; empty if the file cannot be parsed.
+    """Return the calls in a file by line and column of their ends; empty if it cannot be parsed.
 
     No two calls share their end, but `a.b()` and `a.b().c()` share their beginning.
     """
@@ -161,9 +180,7 @@ def _place(file: str, node: ast.AST) -> Place:
 def place_of_bytes(file: str, line: int, column: int, end_line: int, end: int) -> Place:
     """Return the place of a range of source code. Of a range over several lines, the place has only the first line.
 
-    Args:
-        line, end_line: First and last line, from 1.
-        column, end: Offsets of begin and end in bytes from 0, as Python gives them.
+    Lines count from 1. `column` and `end` are offsets in bytes from 0, as Python gives them.
     """
     source = linecache.getline(file, line)
     if end_line != line:

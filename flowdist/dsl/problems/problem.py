@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import difflib
 import linecache
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from flowdist.dsl.problems.places import COMMAND_LINE, Place
 from flowdist.errors import FlowdistError
@@ -87,24 +89,19 @@ class Problems:
 
     Several roles can come from one line of the user's file, and then have the same problem. It is kept once, with the
     names of all these roles.
-
-    Attributes:
-        has_unknowns: Whether the file has used a name that says nothing of what was meant, such as `t.frobnicate()`.
-            Something may then be missing in the topology.
     """
 
     def __init__(self) -> None:
+        # The file has used a name that says nothing, such as `t.frobnicate()`: something may be missing
         self.has_unknowns = False
         self._wrong: set[tuple[str, str]] = set()  # owners and arguments that have errors
-        self._found: dict[tuple[str, str, Place], Problem] = {}
-        self._owners: dict[tuple[str, str, Place], dict[str, None]] = {}  # names of the parts that have each problem
+        # Each problem, with the names of the parts that have it.
+        self._found: dict[tuple[str, str, Place], tuple[Problem, dict[str, None]]] = {}
 
     def error(self, code: str, message: str, help: str, place: Place, *, owner: str = "") -> None:
         """Add an error at the given place.
 
-        Args:
-            owner: Part of the topology that has the error, such as `role 'trainer'`; it begins the message. Empty:
-                none.
+        `owner` is the part of the topology that has it, such as `role 'trainer'`, and begins the message.
         """
         self.report(Problem(code, message, help, place), owner=owner)
 
@@ -117,8 +114,7 @@ class Problems:
         message = problem.message.replace(MARK, "?").replace(repr(MARK)[1:-1], "?")
         problem = problem._replace(message=message)
         key = (problem.code, problem.message, problem.place)
-        self._found.setdefault(key, problem)
-        self._owners.setdefault(key, {})[owner] = None
+        self._found.setdefault(key, (problem, {}))[1][owner] = None
 
     def mark_wrong(self, owner: str, argument: str) -> None:
         """Record that an argument has an error, and with a part such as `restart.scope` the argument `restart`, too."""
@@ -133,22 +129,16 @@ class Problems:
         """
         return any((owner, argument) in self._wrong for argument in ("*", *arguments))
 
-    def add(self, problems: Iterable[Problem]) -> None:
-        """Add problems that were found elsewhere."""
-        for problem in problems:
-            self.report(problem)
-
     def sorted(self) -> list[Problem]:
         """Return each problem once, by file and line; its message names the parts of the topology that have it."""
         named = [
-            problem._replace(message=_of_all(list(self._owners[key]), problem.message))
-            for key, problem in self._found.items()
+            problem._replace(message=_of_all(list(owners), problem.message)) for problem, owners in self._found.values()
         ]
         return sorted(named, key=lambda p: (p.place.file, p.place.line, p.place.column, p.code))
 
     def raise_errors(self) -> None:
         """Raise TopologyProblems with all problems if there is an error; do nothing if there are only warnings."""
-        if any(problem.severity == "error" for problem in self._found.values()):
+        if any(problem.severity == "error" for problem, _ in self._found.values()):
             raise TopologyProblems(self.sorted())
 
 
@@ -164,6 +154,32 @@ def _of_all(owners: Sequence[str], message: str) -> str:
     names = [name.partition(" ")[2] for name in owners[:NAMED_MAX]]
     last = f"{len(owners) - NAMED_MAX} more" if len(owners) > NAMED_MAX else names.pop()
     return f"{kind}s {', '.join(names)} and {last}: {message}"
+
+
+class Recording(NamedTuple):
+    """Record that the words of a topology file make while it is executed: its problems, and its topologies so far."""
+
+    problems: Problems
+    topologies: list[Any]
+
+
+_recording: ContextVar[Recording | None] = ContextVar("recording", default=None)
+
+
+def current_recording() -> Recording | None:
+    """Return the recording of the file that is executed; None if none is, as in a test that builds a topology."""
+    return _recording.get()
+
+
+@contextmanager
+def recording(problems: Problems) -> Iterator[Recording]:
+    """Record the mistakes in words of the DSL that are used inside the `with` statement, instead of raising them."""
+    made = Recording(problems, [])
+    token = _recording.set(made)
+    try:
+        yield made
+    finally:
+        _recording.reset(token)
 
 
 def did_you_mean(
@@ -185,10 +201,10 @@ def did_you_mean(
 
 def place_text(place: Place) -> str:
     """Return a place as `file:line:column`; `<command line>` as it is."""
-    return place.file if place.file == COMMAND_LINE else f"{_relative(place.file)}:{place.line}:{place.column}"
+    return place.file if place.file == COMMAND_LINE else f"{shown_path(place.file)}:{place.line}:{place.column}"
 
 
-def _relative(file: str) -> str:
+def shown_path(file: str) -> str:
     """Return the path relative to the current folder; unchanged if the file is not below it."""
     try:
         return str(Path(file).relative_to(Path.cwd()))

@@ -1,19 +1,26 @@
-"""Commands of roles and hooks: how users write them, whether their programs exist, and the macros in them."""
+"""Commands of roles and hooks, the macros in them, `env=` with its secrets, and `preload=`.
+
+The graph has the source of a secret, never its value.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from flowdist.dsl.problems.problem import did_you_mean
-from flowdist.dsl.read.fields import Fields
-from flowdist.dsl.read.functions import function_of, spec_of
+from flowdist.dsl.read.fields import PLAIN, Fields
+from flowdist.dsl.read.objects import function_of, spec_of
 from flowdist.dsl.topology import WAYS
+from flowdist.dsl.words import Secret
+from flowdist.graph import RoleSpec, SecretRef
+from flowdist.graph.warmth import PythonCommand, cold_because, python_command
 
 MACRO = re.compile(r"\$\{([^}]*)\}")
 MACROS = (
@@ -22,15 +29,14 @@ MACROS = (
 )
 HOOK_MACROS = ("checkpoint_dir", "run_id")
 INTERPRETERS = ("python", "python3")
+Env = tuple[tuple[tuple[str, str], ...], tuple[SecretRef, ...]]
 
 
 def read_command(fields: Fields, folder: Path) -> tuple[str, ...]:
     """Return the command of a role, given by `command=`, by `script=` or `module=` with `args=`, or by `run=`.
 
     Two commands add an error, and return the first; an empty one, or none, adds an error and returns `("true",)`.
-
-    Args:
-        folder: Folder of the topology file, in which functions of `run=` are looked for.
+    Functions of `run=` are looked for in `folder`, that of the topology file.
     """
     values = fields.values
     ways = [name for name in WAYS if values.get(name) is not None]
@@ -107,13 +113,10 @@ def way_of(fields: Fields) -> str:
 
 
 def check_found(fields: Fields, command: tuple[str, ...], folder: Path, name: str) -> None:
-    """Add an error if the program, script or module of a command does not exist. Modules are not imported.
+    """Add an error at the argument `name` if the program, script or module of a command does not exist.
 
-    Nothing is checked where a macro stands for the name.
-
-    Args:
-        folder: Folder from which relative paths start, and in which modules are looked for.
-        name: The argument that gives the command, as the place of the error.
+    Relative paths start from `folder`, in which modules are looked for, too; they are not imported. Nothing is checked
+    where a macro stands for the name.
     """
     if MACRO.search(command[0]):
         return
@@ -145,11 +148,7 @@ def is_file(path: Path) -> bool:
 
 
 def _target(args: Sequence[str]) -> tuple[str, str] | None:
-    """Return ("script", path) or ("module", name) for the arguments of a Python interpreter.
-
-    Returns:
-        None if there is neither, as with `-c CODE`, with `-` for stdin, and without arguments.
-    """
+    """Return ("script", path) or ("module", name) for arguments of Python; None for `-c`, `-`, or no words."""
     rest = list(args)
     while rest:
         word = rest.pop(0)
@@ -188,3 +187,87 @@ def macros_of(fields: Fields, command: Sequence[str], env: Sequence[tuple[str, s
     texts = [(way if i < first_of_args else "args", word) for i, word in enumerate(command)]
     texts += [(f"env.{name}", value) for name, value in env]
     return list(dict.fromkeys((argument, macro) for argument, text in texts for macro in macros_in([text])))
+
+
+def read_env(fields: Fields, folder: Path) -> Env:
+    """Return the variables and the secrets of a role's `env=`. Files of secrets are relative to `folder`.
+
+    A variable that cannot be set adds an error, and is left out. A secret without a value at present adds a warning.
+    """
+    given = fields.values["env"] or {}
+    if not isinstance(given, Mapping):
+        fields.error("FD134", "env", "env= must be a dict", 'write env={"NAME": "value"}')
+        return (), ()
+    texts: list[tuple[str, str]] = []
+    secrets: list[SecretRef] = []
+    for name, value in given.items():
+        if not isinstance(name, str) or not name or "=" in name or "\0" in f"{name}{value}":
+            help = 'write env={"NAME": "value"}'
+            message = f"env= has {name!r}, which cannot name a variable, or whose value has a NUL in it"
+            fields.error("FD134", "env", message, help)
+        elif value is None:
+            help = 'write "" for an empty one, or leave it out'
+            fields.error("FD134", f"env.{name}", f"env[{name!r}] is None", help)
+        elif isinstance(value, PLAIN):
+            texts.append((name, str(value)))
+        elif not isinstance(value, Secret):
+            help = f'write {{"{name}": "..."}} with a text, a number, a path or a Secret'
+            fields.error("FD134", f"env.{name}", f"env[{name!r}] must be a text, not a {type(value).__name__}", help)
+        elif (secret := _secret(fields, name, value, folder)) is not None:
+            secrets.append(secret)
+    return tuple(texts), tuple(secrets)
+
+
+def _secret(role: Fields, name: str, given: Secret, folder: Path) -> SecretRef | None:
+    """Return the source of the secret for the variable `name`; add an error and return None for none or two."""
+    fields = role.nested("env", given)
+    sources = [source for source in ("env", "file") if fields.values[source] is not None]
+    if not sources and fields.is_wrong("*"):
+        return None
+    if len(sources) != 1:
+        message = f"the secret {name} has {'two sources' if sources else 'no source'}"
+        fields.error("FD138", "file", message, f'write Secret(env="{name}") or Secret(file="~/.{name.lower()}")')
+        return None
+    (source,) = sources
+    text = fields.values[source]
+    if isinstance(text, Path):
+        text = str(text)
+    if not isinstance(text, str) or not text or "\0" in text:
+        fields.error("FD134", source, f"{source}={text!r} must be a text", f'write Secret({source}="...")')
+        return None
+    if source == "env":
+        if not os.environ.get(text):
+            _warn(fields, source, name, f"the variable {text} is not set here")
+        return SecretRef(name, env=text)
+    file = text if text.startswith("~") else str(folder / text)
+    if not is_file(Path(file)):
+        _warn(fields, source, name, f"there is no file {file} here")
+    return SecretRef(name, file=file)
+
+
+def _warn(fields: Fields, source: str, name: str, message: str) -> None:
+    help = "flowdist run refuses to start without it"
+    fields.warn("FD303", source, f"the secret {name} has no value: {message}", help)
+
+
+def read_preload(fields: Fields, command: tuple[str, ...], workdir: Path) -> tuple[str, ...]:
+    """Return the modules in the role's `preload=`; add errors for unknown ones. Its workers run in `workdir`."""
+    python, folder = python_command(command), workdir
+    if isinstance(python, PythonCommand) and not python.is_module:
+        folder = (workdir / python.target).parent
+    names = fields.words("preload")
+    for i, name in enumerate(names):
+        if not has_module(name, folder):
+            is_text = isinstance(fields.values["preload"], str)
+            place = fields.place("preload") if is_text else fields.element("preload", i)
+            help = "check its spelling, or install it"
+            fields.error("FD109", "preload", f"module {name!r} is not found", help, place)
+    return names
+
+
+def warn_if_cold(fields: Fields, spec: RoleSpec) -> None:
+    """Add a warning if the role has `preload=` or `warm=True`, but its workers cannot be forked (FD305)."""
+    asked = "preload" if fields.values["preload"] else "warm" if fields.values["warm"] else ""
+    if asked and not fields.is_wrong(*WAYS) and (why := cold_because(spec, sys.executable, sys.executable)):
+        help = "leave it out, or see docs/warm_starts.md"
+        fields.warn("FD305", asked, f"{asked}= has no effect, because workers start cold: {why}", help)

@@ -1,4 +1,4 @@
-"""Reading of single arguments: their values as flowdist uses them, in ns, bytes and numbers.
+"""Reading of single arguments: their values as flowdist uses them, in ns, bytes and numbers, and their places.
 
 A value that cannot be used becomes a problem at its place, and is replaced by one that causes no further problems, so
 that one mistake does not hide the others.
@@ -16,6 +16,7 @@ from flowdist.dsl.frozen import has_unknown
 from flowdist.dsl.problems.places import CallSite, Place
 from flowdist.dsl.problems.problem import Problems, did_you_mean
 from flowdist.dsl.topology import Role, Topology
+from flowdist.dsl.words import Restart, Workload
 from flowdist.graph import (
     MINUTE,
     MS,
@@ -39,6 +40,7 @@ GPUS_MAX = 1024  # of one node
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")  # usable as a host name
 PART_NAME = re.compile(r"[a-z]([a-z0-9_-]{0,61}[a-z0-9])?")  # of a topology or a role: usable as a folder, too
 
+NESTED = (Restart, Workload)  # arguments that are calls with arguments of their own
 _SIZE = re.compile(r"(?:(\d+):)?(\d+)(?:x(\d+))?")  # replicas as users write them: `2:4x2`
 
 
@@ -67,24 +69,17 @@ def parse_sizes(value: str | int) -> Sizes:
     return Sizes(int(match[1]) if match[1] else high, high, int(match[3]) if match[3] else None)
 
 
-def readings_of_duration(number: str) -> list[str]:
-    """Return the durations that a number without a unit may mean, as users write them: seconds and milliseconds."""
-    return _readings(number, ("s", "ms"), lambda text: format_duration(parse_duration(text)))
+def _readings(number: str, parse: Callable[[str], int], spell: Callable[[int], str]) -> list[str]:
+    """Return what a number without a unit may mean, a duration or a size of memory, as quoted texts.
 
-
-def readings_of_memory(number: str) -> list[str]:
-    """Return the sizes of memory that a number without a unit may mean: bytes if it is large, else GiB or MiB."""
+    A text that is usually written in another way comes with that way, too.
+    """
     is_large = "e" in number or float(number) >= 1 << 20
-    return _readings(number, ("B",) if is_large else ("GiB", "MiB"), lambda text: format_memory(parse_memory(text)))
-
-
-def _readings(number: str, units: Sequence[str], usual: Callable[[str], str]) -> list[str]:
-    """Return the number with each unit as a quoted text; if it is usually written in another way, with that, too."""
+    units = ("s", "ms") if parse is parse_duration else ("B",) if is_large else ("GiB", "MiB")
     found = []
-    for unit in units:
-        text = f"{number}{unit}"
+    for text in (f"{number}{unit}" for unit in units):
         try:
-            other = usual(text)
+            other = spell(parse(text))
         except ValueError:  # too large, or nan
             continue
         found.append(f'"{text}"' if other == text else f'"{text}" ({other})')
@@ -186,20 +181,13 @@ class Fields:
 
         A negative duration adds an error, and with `zero=False` also one of 0.
         """
-        value = self.values.get(name)
-        if value is None:
-            return default
-        if isinstance(value, int | float) and value < 0:
-            self.error("FD105", name, f"{name}={value!r} must not be negative", 'write a duration such as "30s"')
-            return default
-        help = duration_help(value, 'write a duration such as "30s", "1m30s" or "400ms"')
-        ns = self._parse("FD106", name, value, parse_duration, help, readings_of_duration)
-        if ns is None:
-            return default
+        value, usual = self.values.get(name), 'write a duration such as "30s"'
+        help = duration_help(value, f'{usual}, "1m30s" or "400ms"')
+        ns = self._parse("FD106", name, parse_duration, format_duration, help, usual)
         if ns == 0 and not zero:
-            self.error("FD105", name, f"{name}={value!r} must be more than zero", 'write a duration such as "30s"')
+            self.error("FD105", name, f"{name}={value!r} must be more than zero", usual)
             return default
-        return ns
+        return default if ns is None else ns
 
     def optional_duration(self, name: str) -> int | None:
         """Return a duration in ns, of 1 ms or more; None if the argument is None, which turns the feature off."""
@@ -213,33 +201,33 @@ class Fields:
 
     def memory(self, name: str) -> int:
         """Return a size of memory in bytes; 0 if the argument is None or cannot be used."""
-        value = self.values.get(name)
-        if value is None:
-            return 0
         help = 'write a size such as "64GiB" or "500MB"'
-        if isinstance(value, int | float) and value < 0:
-            self.error("FD105", name, f"{name}={value!r} must not be negative", help)
-            return 0
-        return self._parse("FD107", name, value, parse_memory, help, readings_of_memory) or 0
+        return self._parse("FD107", name, parse_memory, format_memory, help, help) or 0
 
     def _parse(
         self,
         code: str,
         name: str,
-        value: Any,
         parse: Callable[[Any], int],
+        spell: Callable[[int], str],
         help: str,
-        readings: Callable[[str], Sequence[str]],
+        help_if_negative: str,
     ) -> int | None:
-        """Return what `parse` makes of the value; if it raises, add an error and return None.
+        """Return what `parse` makes of the argument, None if that is None; if it raises, add an error and return None.
 
         The help of a number without a unit (FD164) is what it may mean; other errors have the given code and help.
         """
+        value = self.values.get(name)
+        if value is None:
+            return None
+        if isinstance(value, int | float) and value < 0:
+            self.error("FD105", name, f"{name}={value!r} must not be negative", help_if_negative)
+            return None
         try:
             return parse(value)
         except NoUnitError:
             number = value.strip() if isinstance(value, str) else repr(value)
-            if meant := readings(number):
+            if meant := _readings(number, parse, spell):
                 help = f"write {' or '.join(f'{name}={text}' for text in meant)}"
                 self.error("FD164", name, f"{name}={value!r} has no unit", help)
                 return None
@@ -410,3 +398,49 @@ class Fields:
             self.error("FD134", name, f"{name}={value!r} must be a path", f'write {name}="..."')
             return ""
         return str(value)
+
+
+class Arguments:
+    """Lookup of the places at which the arguments of a topology stand.
+
+    An argument is named by its role (empty: the topology itself) and by its name, in which dots lead into a Restart or
+    a Workload: `hang_after`, `workload.startup`, `restart.then.within`. What a role does not say itself comes from the
+    argument of the same name of the topology, if it has one.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        nothing = Problems()
+        self._top = Fields(owner_of(topology), topology.fields, topology.site, nothing, topology.overridden)
+        self._roles: dict[str, Fields] = {}
+        for role in topology.roles:
+            self._roles.setdefault(role.name, Fields.of_role(role, nothing))
+
+    def owner(self, role: str) -> str:
+        """Return the role, or if the name is empty the topology, as messages begin: `role 'trainer'`."""
+        return self._roles.get(role, self._top).owner
+
+    def place(self, role: str, name: str) -> Place:
+        """Return the place of the argument; that of the call that could have it, if the user has not written it."""
+        fields, last = self._find(role, name)
+        return fields.place(last)
+
+    def is_written(self, role: str, name: str) -> bool:
+        """Return whether the user has given the argument a value other than its default."""
+        fields, last = self._find(role, name)
+        if last != name.rpartition(".")[2]:
+            return False  # there is no Restart or Workload that could have it
+        value = fields.values.get(last)
+        return value is not None and value not in [vars(kind).get(last) for kind in NESTED]
+
+    def _find(self, role: str, name: str) -> tuple[Fields, str]:
+        """Return the arguments of the innermost call that exists, and the name of the argument in them."""
+        fields = self._roles.get(role, self._top)
+        *outer, last = name.split(".")
+        for part in outer:
+            given = fields.values.get(part)
+            if not isinstance(given, NESTED):
+                return fields, part
+            fields = fields.nested(part, given)
+        if not outer and fields.values.get(last) is None and self._top.values.get(last) is not None:
+            return self._top, last
+        return fields, last

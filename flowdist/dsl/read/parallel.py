@@ -15,12 +15,7 @@ EXAMPLE = 'write parallel={"pp": 2, "dp": "elastic", "tp": 2}'
 
 
 def read_parallel(fields: Fields) -> Parallel:
-    """Return the dimensions of a role's mesh, with the size 0 for the elastic one.
-
-    Returns:
-        An empty tuple if the argument is None. A value that describes no mesh adds an error, and returns an empty
-        tuple.
-    """
+    """Return the dimensions of a role's mesh, with the size 0 for the elastic one; no dimensions after an error."""
     value = fields.values["parallel"]
     if value is None:
         return ()
@@ -44,10 +39,7 @@ def _from_text(text: str) -> dict[str, int | str]:
 
 
 def _read_size(fields: Fields, name: Any, size: Any) -> int | None:
-    """Return the size of one dimension, 0 if it is elastic.
-
-    A name or size that cannot be used adds an error, and returns None.
-    """
+    """Return the size of one dimension, 0 if it is elastic; None, after an error, for a wrong name or size."""
     if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
         fields.error("FD160", "parallel", f"parallel: {name!r} cannot be the name of a dimension", EXAMPLE)
         return None
@@ -73,12 +65,7 @@ def check_parallel(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
 
 
 def _check_sizes(fields: Fields, parallel: Parallel, low: int, high: int, procs: int) -> None:
-    """Add an error unless both bounds of the role's size form the mesh, and the mesh can change if the size can.
-
-    Args:
-        low, high: Fewest and most replicas.
-        procs: Workers (ranks) of one replica.
-    """
+    """Add an error unless both bounds of the size (replicas) form the mesh, and the mesh can change if the size can."""
     ranks, step, mesh = fixed_ranks(parallel), replica_step(parallel, procs), spelled(parallel)
     tail = f"x{procs}" if procs > 1 else ""
     if not is_elastic(parallel):

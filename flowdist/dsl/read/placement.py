@@ -12,10 +12,7 @@ from flowdist.graph import NodeSpec, Placement, RoleGraph, RoleSpec
 
 
 def read_placement(fields: Fields, topology: Topology) -> Placement:
-    """Return the placement of a role.
-
-    Anything in `near=` or `apart=` but roles of this topology adds an error, and is left out.
-    """
+    """Return the placement of a role. Anything in `near=` or `apart=` but roles of this topology adds an error."""
     apart: Any = fields.values["apart"]
     own = (str(fields.values["name"]),) if apart is True else ()
     return Placement(
@@ -27,10 +24,7 @@ def read_placement(fields: Fields, topology: Topology) -> Placement:
 
 
 def _roles(fields: Fields, name: str, topology: Topology) -> tuple[str, ...]:
-    """Return the names of the roles in the argument `name`, which takes a role or a list of roles of this topology.
-
-    Anything else adds an error, and is left out.
-    """
+    """Return the names of the roles in the argument `name`; anything but roles of this topology adds an error."""
     help = f"write {name}=ROLE or {name}=[ROLE, ...] with what this topology's role() returned"
     known = [role.name for role in topology.roles]
     value = fields.values[name]

@@ -8,7 +8,6 @@ from flowdist.dsl.problems.problem import did_you_mean
 from flowdist.dsl.read.fields import Fields
 from flowdist.dsl.words import FailureWord, On, Restart
 from flowdist.graph import MINUTE, SECOND, RestartPolicy, Rule, format_duration
-from flowdist.graph.policies import Then
 from flowdist.graph.signals import SIGNAL_NAMES
 
 KINDS: tuple[str, ...] = get_args(FailureWord)
@@ -31,7 +30,7 @@ def compile_restart(role: Fields, given: Any) -> RestartPolicy | None:
 
 def _policy(fields: Fields, given: Restart) -> RestartPolicy:
     """Return the policy of a Restart, and of the wider ones in its `then=`; add errors for what contradicts itself."""
-    wider, then = _after(fields, given)
+    wider = _policy(fields.nested("then", given.then), given.then) if isinstance(given.then, Restart) else None
     help = 'write rules=[On("oom", do="fail")]'
     written = fields.items("rules", help=help)
     rules = [(i, rule, _rule(fields, rule)) for i, rule in enumerate(written) if isinstance(rule, On)]
@@ -39,7 +38,7 @@ def _policy(fields: Fields, given: Restart) -> RestartPolicy:
         scope=fields.choice("scope", SCOPES),
         max_restarts=fields.whole("max_restarts"),
         within_ns=None if given.within is None else fields.duration("within", MINUTE, zero=False),
-        then=then,
+        then="widen" if wider is not None else fields.choice("then", ("fail", "ignore")),
         rules=tuple(rule for _, _, rule in rules),
         backoff_ns=fields.duration("backoff", SECOND),
         backoff_max_ns=fields.duration("backoff_max", MINUTE),
@@ -53,13 +52,6 @@ def _policy(fields: Fields, given: Restart) -> RestartPolicy:
     _check_backoff(fields, policy)
     _check_wider(fields, given, policy)
     return policy
-
-
-def _after(fields: Fields, given: Restart) -> tuple[RestartPolicy | None, Then]:
-    """Return what follows a used-up budget: the wider policy of `then=` and "widen", or None and "fail" or "ignore"."""
-    if isinstance(given.then, Restart):
-        return _policy(fields.nested("then", given.then), given.then), "widen"
-    return None, fields.choice("then", ("fail", "ignore"))
 
 
 def _check_wider(fields: Fields, given: Restart, policy: RestartPolicy) -> None:
@@ -84,10 +76,7 @@ def _check_wider(fields: Fields, given: Restart, policy: RestartPolicy) -> None:
 
 
 def _rule(policy: Fields, rule: On) -> Rule:
-    """Return the rule of an `On(...)`; add errors for kinds, exit codes and signals that do not exist.
-
-    Two of them that no failure has together, such as an exit code and a signal, add an error as well.
-    """
+    """Return the rule of an `On(...)`; add errors for kinds, exit codes and signals that do not exist or never meet."""
     fields = policy.nested("rules", rule)
     kind = rule.kind
     if kind is not None and kind not in KINDS:

@@ -1,4 +1,4 @@
-"""Reading of `cpu=`, `gpu=`, `memory=` and `resources=` of a role, and of the sizes in `flowdist.toml`.
+"""Reading of nodes and sizes: `nodes=`, `resources=`, `cpu=`, `gpu=`, `memory=`, and the sizes in `flowdist.toml`.
 
 The file has named sizes that several topologies share. The nearest file of that name counts, from the folder of the
 topology upwards. Parsed TOML has no positions, so keys are looked up line by line for the places of problems. A key
@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import flowdist.dsl as dsl
 from flowdist.dsl.problems.places import CallSite, Place
 from flowdist.dsl.problems.problem import Problems, did_you_mean
-from flowdist.dsl.read.fields import Fields, owner_of
-from flowdist.graph import Resources
+from flowdist.dsl.read.fields import NAME, RESERVED, Fields, owner_of, parse_sizes
+from flowdist.graph import Cluster, JobOptions, NodeSpec, Resources
+from flowdist.graph.units import COUNT_MAX
 
 FILE = "flowdist.toml"
 KNOWN = ("resources",)
 SIZES = ("cpu", "gpu", "memory")
+NODES_HELP = 'write nodes=4, nodes="2:4" or a list of Node'
 Keys = tuple[str, ...]  # keys from the outermost table to the value
 
 
@@ -62,10 +64,7 @@ class NamedResources:
         return size
 
     def _named(self, fields: Fields) -> Resources:
-        """Return the size that the role or node names; the default size if it names none.
-
-        An unknown name adds an error, and returns the default size.
-        """
+        """Return the size that the role or node names; the default size if it names none, or after an error."""
         name = fields.values["resources"]
         if name is None:
             return Resources()
@@ -73,7 +72,7 @@ class NamedResources:
             fields.error("FD134", "resources", f"resources={name!r} must be a name", 'write resources="small"')
             return Resources()
         if name not in self._own:
-            if self._is_wrong(name):
+            if self._problems.is_wrong(self._owner, "resources") or self._problems.is_wrong(FILE, name):
                 fields.problems.mark_wrong(fields.owner, "resources")
             elif name not in self._shared:
                 known = {**self._shared, **self._own}
@@ -92,19 +91,95 @@ class NamedResources:
             fields.problems.mark_wrong(fields.owner, "resources")
         return found
 
-    def _is_wrong(self, name: str) -> bool:
-        """Return whether the table of the topology, the file, or the file's size of that name has an error."""
-        is_wrong = self._problems.is_wrong
-        return is_wrong(self._owner, "resources") or is_wrong(FILE, name)
+
+def read_cluster(top: Fields, sizes: NamedResources) -> Cluster:
+    """Return the nodes of a topology, whose arguments are `top`. Nodes may have one of the named `sizes`.
+
+    If the topology declares no nodes, `given` of the result is false. Nodes that cannot be used add errors; if none can
+    be used, `given` is false, too.
+    """
+    nodes = top.values.get("nodes")
+    if nodes is None:
+        return Cluster(given=False)
+    if isinstance(nodes, int | str):
+        return _read_count(top, nodes)
+    if isinstance(nodes, Sequence) and len(nodes) > COUNT_MAX:
+        message = f"nodes= lists {len(nodes):,} nodes, more than {COUNT_MAX:,}"
+        top.error("FD105", "nodes", message, "write fewer nodes")
+        return Cluster(given=False)
+    specs: dict[str, NodeSpec] = {}
+    for i, node in enumerate(top.items("nodes", dsl.Node, help=NODES_HELP)):
+        if isinstance(node, dsl.Node):
+            spec = _read_node(node, i, specs, top, sizes)
+            specs[spec.name] = spec
+        else:
+            message = f"nodes[{i}] is not a Node"
+            top.error("FD134", "nodes", message, "write nodes=[Node(cpu=8), ...]", top.element("nodes", i))
+    if isinstance(nodes, Sequence) and not nodes:
+        top.error("FD105", "nodes", "nodes= is empty", "write nodes=1, or leave it out")
+    if not specs:
+        return Cluster(given=False)
+    return Cluster(tuple(specs.values()), len(specs))
+
+
+def _read_count(top: Fields, nodes: int | str) -> Cluster:
+    """Return `node0`, `node1`, ... of the default size for `nodes=4` or `nodes="2:4"`; no nodes after an error."""
+    try:
+        sizes = parse_sizes(nodes)
+        if sizes.procs is not None:
+            raise ValueError("nodes have no procs")
+    except ValueError:
+        top.error("FD104", "nodes", f"nodes={nodes!r} cannot be read", NODES_HELP)
+        return Cluster(given=False)
+    if sizes.high > COUNT_MAX:
+        top.error("FD105", "nodes", f"nodes={nodes!r} is more than {COUNT_MAX:,}", "write fewer nodes")
+    elif sizes.low < 1:
+        top.error("FD105", "nodes", f"nodes={nodes!r} has a zero", "write nodes=1, or leave it out")
+    elif sizes.low > sizes.high:
+        top.error("FD103", "nodes", f"nodes={nodes!r} is not a range", f'write nodes="{sizes.high}:{sizes.low}"')
+    else:
+        return Cluster(tuple(NodeSpec(f"node{i}") for i in range(sizes.high)), sizes.low)
+    return Cluster(given=False)
+
+
+def _read_node(node: dsl.Node, index: int, taken: Collection[str], top: Fields, sizes: NamedResources) -> NodeSpec:
+    """Return the graph's value of one `Node`; add an error if its name is unusable, or one of those `taken`."""
+    name = f"node{index}" if node.name is None else str(node.name)
+    fields = Fields(f"node {name!r}", vars(node), node.site, top.problems)
+    if fields.is_wrong("name"):
+        pass
+    elif not NAME.fullmatch(name) or name in RESERVED:
+        fields.error("FD102", "name", "its name cannot be used", "use lower case letters, digits and hyphens")
+    elif name in taken:
+        fields.error("FD137", "name", "there are two nodes of that name", "give each node its own name")
+    if node.resources is None:
+        cpu, gpu, memory = fields.number("cpu", 8), fields.devices("gpu"), fields.memory("memory")
+    else:
+        size = sizes.of_node(fields)
+        cpu, gpu, memory = size.cpu, size.gpu, size.memory
+    spec = NodeSpec(name, cpu, gpu, memory, fields.pairs("labels"))
+    for argument, parts in (("nodes", ("cpu", "gpu", "memory", "resources")), ("labels", ("labels",))):
+        if fields.is_wrong(*parts):
+            top.problems.mark_wrong(top.owner, argument)
+    return spec
+
+
+def read_heartbeat_and_lease(top: Fields) -> tuple[int, int]:
+    """Return the interval of heartbeats and the length of a lease, both in ns.
+
+    If one of the two cannot be read, both have their defaults: the other one may not go with a default.
+    """
+    usual = JobOptions()
+    given = [top.duration(name, 0, zero=False) for name in ("heartbeat", "lease")]
+    if not all(ns or top.values.get(name) is None for ns, name in zip(given, ("heartbeat", "lease"), strict=True)):
+        return usual.heartbeat_ns, usual.lease_ns
+    return given[0] or usual.heartbeat_ns, given[1] or usual.lease_ns
 
 
 def shared_sizes(folder: Path, problems: Problems) -> Mapping[str, Resources]:
-    """Return the sizes of the nearest `flowdist.toml` by name; empty if there is none.
+    """Return the sizes of the `flowdist.toml` that is nearest to a topology's folder, by name; empty if there is none.
 
     A file that cannot be read adds an error and returns an empty mapping. Each wrong entry adds an error, too.
-
-    Args:
-        folder: Folder of the topology file.
     """
     path = next((at / FILE for at in (folder, *folder.parents) if (at / FILE).is_file()), None)
     if path is None:
@@ -194,17 +269,15 @@ def _places(path: Path, text: str) -> dict[Keys, Place]:
 
 def _key(line: str) -> Keys:
     """Return the keys that a line of TOML names; empty for a line that is not TOML by itself, inside a longer value."""
+    keys: list[str] = []
     try:
-        return tuple(_walk(tomllib.loads(line)))
+        content: Any = tomllib.loads(line)
     except tomllib.TOMLDecodeError:
         return ()
-
-
-def _walk(content: Any) -> Iterator[str]:
-    """Yield the first key of a nested dict on each level, from the outside."""
     while isinstance(content, dict) and content:
         key, content = next(iter(content.items()))
-        yield key
+        keys.append(key)
+    return tuple(keys)
 
 
 def _place_of(path: Path, message: str) -> Place:

@@ -8,14 +8,16 @@ flowdist: JobSet is not asked to restart anything else.
 from __future__ import annotations
 
 import json
+from pathlib import PurePosixPath
 from typing import Any
 
+from msgspec.structs import replace
+
 from flowdist.engines.jobset import pods
-from flowdist.engines.jobset.in_image import graph_in_image
 from flowdist.engines.jobset.options import JobSetOptions
 from flowdist.engines.jobset.pod_template import TTL, merged, read_template
 from flowdist.engines.jobset.yaml_text import Document, to_yaml
-from flowdist.graph import RoleGraph, encode_graph
+from flowdist.graph import NODE_POOL, Cluster, RoleGraph, RoleSpec, encode_graph
 
 JOBSET_VERSION = "v0.12.0"
 API = "jobset.x-k8s.io/v1alpha2"
@@ -33,6 +35,52 @@ def documents(graph: RoleGraph, options: JobSetOptions) -> list[Document]:
     checkpoints = pods.CHECKPOINT_DIR if options.checkpoint_claim and not graph.checkpoint_dir else ""
     job = pods.Job(graph_in_image(graph, options.workdir, checkpoints), graph, options)
     return [_service_account(options), _graph(job), _journal(options), _service(options), _jobset(job)]
+
+
+def graph_in_image(graph: RoleGraph, workdir: str, checkpoint_dir: str = "") -> RoleGraph:
+    """Return the graph that the pods run.
+
+    Paths below the topology's folder become paths below `workdir`. Replicas of a role may run on the nodes of its own
+    members alone. The labels that `where=` asks for are those of machines, which the pods ask for. The job has no nodes
+    of its own, and begins when the members of all minima have joined.
+
+    Args:
+        graph: The compiled topology.
+        workdir: The folder of the image that has the files of the topology's folder.
+        checkpoint_dir: Folder for checkpoints in the pods; empty: that of the topology.
+    """
+    roles = tuple(_role_in_image(role, graph.source, workdir) for role in graph.roles)
+    members = sum(role.min_replicas for role in graph.roles)
+    return replace(
+        graph,
+        roles=roles,
+        cluster=Cluster(min_nodes=members),
+        source=moved(graph.source, graph.source, workdir),
+        checkpoint_dir=checkpoint_dir or moved(graph.checkpoint_dir, graph.source, workdir),
+        on_incident=tuple(moved(word, graph.source, workdir) for word in graph.on_incident),
+    )
+
+
+def _role_in_image(role: RoleSpec, source: str, workdir: str) -> RoleSpec:
+    # One replica for each member: a member offers whole cores, and two replicas of half a core would fit.
+    placement = replace(role.placement, where=((NODE_POOL, role.name),), near=(), apart=(role.name,))
+    return replace(
+        role,
+        command=tuple(moved(word, source, workdir) for word in role.command),
+        secrets=tuple(replace(secret, file=moved(secret.file, source, workdir)) for secret in role.secrets),
+        env=tuple((name, moved(value, source, workdir)) for name, value in role.env),
+        workdir=moved(role.workdir, source, workdir) or workdir,
+        simulate=moved(role.simulate, source, workdir),
+        placement=placement,
+    )
+
+
+def moved(path: str, source: str, workdir: str) -> str:
+    """Return a path in the folder of the topology file `source` as a path in `workdir`; other texts are not changed."""
+    folder = str(PurePosixPath(source).parent) if source else ""
+    if folder in ("", "/", ".") or not (path == folder or path.startswith(f"{folder}/")):
+        return path
+    return workdir.rstrip("/") + path[len(folder) :]
 
 
 def manifest_text(graph: RoleGraph, options: JobSetOptions, found: list[Document], form: str, system: str) -> str:
@@ -114,16 +162,15 @@ def _jobset(job: pods.Job) -> Document:
     template = template_of(options)
     roles = [role.name for role in job.graph.roles]
     controller = _job(pods.controller_pod(job), template, options.controller_restarts, FINAL_EXITS)
-    replicated = [_replicated(pods.CONTROLLER, 1, controller)]
+    jobs = [(pods.CONTROLLER, 1, controller)]
     own_restarts = options.member_restarts if options.restart == "Pod" else 0
     for role in job.graph.roles:
-        member = _job(pods.member_pod(job, role), template, own_restarts, [])
-        replicated.append(_replicated(role.name, role.max_replicas, member))
+        jobs.append((role.name, role.max_replicas, _job(pods.member_pod(job, role), template, own_restarts, [])))
     spec: Document = {
         "network": {"enableDNSHostnames": True, "subdomain": options.name, "publishNotReadyAddresses": True},
         "successPolicy": {"operator": "All", "targetReplicatedJobs": [pods.CONTROLLER]},
         "failurePolicy": _failure_policy(options, roles),
-        "replicatedJobs": replicated,
+        "replicatedJobs": [{"name": name, "replicas": count, "template": {"spec": one}} for name, count, one in jobs],
         **({TTL: template[TTL]} if TTL in template else {}),
     }
     document = _document(API, "JobSet", options.name, options, spec=spec)
@@ -146,19 +193,11 @@ def _failure_policy(options: JobSetOptions, roles: list[str]) -> Document:
     return {"maxRestarts": options.member_restarts, "rules": [ends, again]}
 
 
-def _replicated(name: str, replicas: int, job: Document) -> Document:
-    return {"name": name, "replicas": replicas, "template": {"spec": job}}
-
-
 def _job(pod: Document, template: Document, restarts: int, final: list[int]) -> Document:
-    """Return the spec of a Job of one pod.
+    """Return the spec of a Job of one pod, with the user's template merged into that.
 
-    Args:
-        pod: The spec of the pod.
-        template: The user's pod template, which is merged into it.
-        restarts: How often the Job starts another pod after one that has failed. Pods that the cluster has taken away
-            are always replaced, and do not count.
-        final: Exit codes after which no other pod is started.
+    The Job starts another pod after so many that have failed, but not after one of the `final` exit codes. Pods that
+    the cluster has taken away are always replaced, and do not count.
     """
     rules: list[Document] = [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
     if final:

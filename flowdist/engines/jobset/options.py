@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple, get_args
 
 from flowdist.errors import FlowdistError, did_you_mean
@@ -78,11 +78,6 @@ def read_options(words: Sequence[str], graph: RoleGraph, *, needs_image: bool = 
         wrong.append("-o image=IMAGE is missing: a container image with flowdist and the files of the topology")
     if wrong:
         raise FlowdistError("; ".join(wrong), help="docs/kubernetes.md describes all options of --to jobset")
-    return options_for(values, graph)
-
-
-def options_for(values: Mapping[str, str], graph: RoleGraph) -> JobSetOptions:
-    """Return the options with these values, which have been checked, and defaults for all others."""
     name = values.get("name", graph.name.replace("_", "-"))
     texts: dict[str, str] = {"image": "", "token_secret": f"{name}-token", "secret": f"{name}-secrets", **values}
     numbers = {key: int(texts.pop(key)) for key in _NUMBERS if key in texts}

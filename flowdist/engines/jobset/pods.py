@@ -56,7 +56,7 @@ def member_pod(job: Job, role: RoleSpec) -> Fields:
     """Return the spec of the pod of one member of a role, which runs `flowdist join`."""
     notice_s = seconds(role.drain_ns + role.grace_ns + role.stop_grace_ns)
     container = _container(job.options, _join(job, role, notice_s), _secret_env(job, role))
-    container["resources"] = _resources(job, role)
+    container["resources"] = _resources(job.options, role)
     # Process 1 is flowdist: it leaves at a step, with a checkpoint. SIGTERM follows when the hook has ended.
     container["lifecycle"] = _before_end(f"kill -{DRAIN_SIGNAL} 1; sleep {notice_s}")
     volumes = [{"name": "shm", "emptyDir": {"medium": "Memory"}}, {"name": "logs", "emptyDir": {}}]
@@ -170,19 +170,14 @@ def _before_end(script: str) -> Fields:
     return {"preStop": {"exec": {"command": ["sh", "-c", script]}}}
 
 
-def _resources(job: Job, role: RoleSpec) -> Fields:
+def _resources(options: JobSetOptions, role: RoleSpec) -> Fields:
     """Return what the pod of one replica asks for: cpu, memory and GPUs, and memory for flowdist's own processes."""
-    need = role.resources
-    return _sizes(job.options, cores(need.cpu) if need.cpu else "", need.gpu, need.memory)
-
-
-def _sizes(options: JobSetOptions, cpu: str, gpu: int, memory: int) -> Fields:
-    requests: Fields = {"cpu": cpu} if cpu else {}
-    limits: Fields = {}
-    if memory:
-        requests["memory"] = limits["memory"] = quantity(memory + OWN_MEMORY)
-    if gpu:
-        requests[options.gpu_resource] = limits[options.gpu_resource] = str(gpu)
+    need, limits = role.resources, Fields()
+    if need.memory:
+        limits["memory"] = quantity(need.memory + OWN_MEMORY)
+    if need.gpu:
+        limits[options.gpu_resource] = str(need.gpu)
+    requests = {**({"cpu": cores(need.cpu)} if need.cpu else {}), **limits}
     return {name: value for name, value in (("requests", requests), ("limits", limits)) if value}
 
 
@@ -214,17 +209,13 @@ def _affinity(job: Job, role: RoleSpec) -> Fields:
     name = job.options.name
     wish = {"weight": 100, "podAffinityTerm": _term(name, role.name)}
     preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [wish]}
-    if role.placement.strategy == "pack":
-        return {"affinity": {"podAffinity": preferred, **_apart(name, role)}}
-    if role.name in role.placement.apart:
-        preferred = {}
-    away = {**_apart(name, role).get("podAntiAffinity", {}), **preferred}
-    return {"affinity": {"podAntiAffinity": away}} if away else {}
-
-
-def _apart(name: str, role: RoleSpec) -> Fields:
     terms = [_term(name, other) for other in role.placement.apart]
-    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}} if terms else {}
+    away: Fields = {"requiredDuringSchedulingIgnoredDuringExecution": terms} if terms else {}
+    beside = preferred if role.placement.strategy == "pack" else {}
+    if not beside and role.name not in role.placement.apart:
+        away |= preferred
+    found = {key: value for key, value in (("podAffinity", beside), ("podAntiAffinity", away)) if value}
+    return {"affinity": found} if found else {}
 
 
 def _term(jobset: str, role: str) -> Fields:

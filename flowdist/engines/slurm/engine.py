@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 import msgspec
 
 from flowdist.control.fleet.values import Launch, Seen
-from flowdist.dsl.problems.problem import Problem
-from flowdist.engines.interface import EngineFailed, Topic
-from flowdist.engines.slurm.commands import call
-from flowdist.engines.slurm.limits import find_problems
-from flowdist.engines.slurm.nodes import drained, left_out
+from flowdist.engines.interface import EngineFailed
+from flowdist.engines.slurm.commands import call, drained, left_out, seen
 from flowdist.engines.slurm.options import SlurmOptions
 from flowdist.engines.slurm.script import directives, script
-from flowdist.engines.slurm.states import seen
 
 LOG = "%x-%j.out"  # in the folder of logs: name and number of the job
-
-
-class Folders(NamedTuple):
-    """Folders that all hosts have at the same path: that in which commands run, and that of the jobs' output."""
-
-    work: str
-    logs: str
 
 
 class Slurm:
@@ -32,17 +20,14 @@ class Slurm:
 
     Args:
         options: Options of `--on slurm`.
-        folders: Folders of the jobs.
+        workdir: Folder in which commands run, at the same path on all hosts.
+        logs: Folder of the jobs' output, likewise.
     """
 
     name = "slurm"
 
-    def __init__(self, options: SlurmOptions, folders: Folders) -> None:
-        self._options, self._folders = options, folders
-
-    def problems(self, topic: Topic) -> list[Problem]:
-        """Return what Slurm cannot honour of a topology with these options."""
-        return find_problems(topic, self._options)
+    def __init__(self, options: SlurmOptions, workdir: str, logs: str) -> None:
+        self._options, self._workdir, self._logs = options, workdir, logs
 
     def script(self, launch: Launch) -> str:
         """Return the batch script of a member.
@@ -52,7 +37,7 @@ class Slurm:
         """
         options = self._options.of_pool(launch.pool)
         asked = directives(
-            launch.title, options, folder=self._folders.work, log=f"{self._folders.logs}/{LOG}",
+            launch.title, options, folder=self._workdir, log=f"{self._logs}/{LOG}",
             cpu=launch.size.cpu, gpu=launch.size.gpu, memory=launch.size.memory,
             avoid=list(dict.fromkeys([*left_out(options.get("nodelist", "")), *launch.avoid])),
             requeue=self._options.requeue, notice_ns=self._options.notice_ns,
@@ -87,9 +72,7 @@ class Slurm:
         numbers = list(references)
         found: dict[str, Seen] = {}
         for line in _listed(numbers).splitlines():
-            number, _, rest = line.partition("|")
-            state, _, rest = rest.partition("|")
-            host, _, reason = rest.partition("|")
+            number, state, host, reason, *_ = [*line.split("|", 3), "", "", ""]
             found[number] = seen(state, host, reason)
         empty = drained({each.host for each in found.values() if each.phase == "running" and each.host})
         for number, each in found.items():

@@ -12,6 +12,7 @@ from flowdist.graph import SECOND, parse_duration, parse_memory
 NOTICE_NS = 60 * SECOND
 LINES = ("setup", "sbatch")  # options that may be given several times: each one adds a line
 CONTROLLER = "controller"  # no role has this name: -o controller.partition=cpu is for the controller's own job
+OF_CLUSTER = ("partition", "account", "qos", "reservation")  # options of members that count for the controller, too
 _WORD = re.compile(r"[^\s\x00-\x1f]{1,500}")
 
 
@@ -20,11 +21,8 @@ def _word(text: str) -> str:
 
 
 def _line(text: str) -> str:
-    return (
-        ""
-        if re.fullmatch(r"[^\x00-\x1f]{1,2000}", text) and text.strip()
-        else "is empty, too long, or has several lines"
-    )
+    is_line = re.fullmatch(r"[^\x00-\x1f]{1,2000}", text) and text.strip()
+    return "" if is_line else "is empty, too long, or has several lines"
 
 
 def _raw(text: str) -> str:
@@ -89,18 +87,8 @@ SET_HERE: Mapping[str, str] = {
 
 # Options of a member, which a role may have for itself, with the check of the value: the text says what is wrong.
 OF_MEMBERS: Mapping[str, Callable[[str], str]] = {
-    "partition": _word,
-    "account": _word,
-    "qos": _word,
-    "reservation": _word,
-    "constraint": _word,
-    "exclude": _word,
-    "nodelist": _word,
-    "gres": _word,
-    "licenses": _word,
-    "mail-type": _word,
-    "mail-user": _word,
-    "time": _word,
+    **dict.fromkeys(("partition", "account", "qos", "reservation", "constraint", "exclude", "nodelist"), _word),
+    **dict.fromkeys(("gres", "licenses", "mail-type", "mail-user", "time"), _word),
     "exclusive": _one_of("yes", "no", "user", "mcs"),
     "cpus": _count,
     "mem": _memory,
@@ -135,9 +123,7 @@ class SlurmOptions(NamedTuple):
 
     def of_controller(self) -> dict[str, str]:
         """Return the options of the controller's own job: the members' own about the cluster, then its own."""
-        shared = {
-            key: value for key, value in self.shared.items() if key in ("partition", "account", "qos", "reservation")
-        }
+        shared = {key: self.shared[key] for key in OF_CLUSTER if key in self.shared}
         return {**shared, **self.of_roles.get(CONTROLLER, {})}
 
     def of_pool(self, pool: str) -> dict[str, str]:

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from flowdist.control.job.phases import LIVE_PHASES
 from flowdist.graph import format_duration
 from flowdist.record.status import (
-    Decision,
     MemberPhase,
     MemberStatus,
     NodePhase,
@@ -113,7 +112,9 @@ def status_lines(status: Status, limits: Limits, *, state: str = "") -> list[Lin
         waits: list[Line] = [[Span(f"  {text}")] for text in status.held_up_by]
         lines += [[], [Span("waiting for", "bold")], *_at_most(waits, limits.held_up)]
     if status.said and limits.said:
-        lines += [[], [Span("recent decisions", "bold")], *(_said(said) for said in status.said[-limits.said :])]
+        lines += [[], [Span("recent decisions", "bold")]]
+        for said in status.said[-limits.said :]:
+            lines.append([Span(f"  {stamp(said.t_ns).strip()}  ", "dim"), Span(said.text, STYLES.get(said.level, ""))])
     return lines
 
 
@@ -177,7 +178,7 @@ def _role(role: RoleStatus, is_dead: bool) -> tuple[str, ...]:
         str(role.step) if role.step >= 0 else "-",
         _rate(role.steps_per_s) if role.steps_per_s is not None else "-",
         str(role.restarts),
-        f"{role.charged} of {role.budget}" if role.budget is not None else "-",
+        f"{role.used} of {role.budget}" if role.budget is not None else "-",
     )
 
 
@@ -277,7 +278,9 @@ def _nodes(nodes: Sequence[NodeStatus], is_dead: bool) -> Line:
     up = sum(node.phase == "up" for node in nodes)
     line = [Span("nodes", "bold"), Span(f"  {up} of {len(nodes)} {'were ' * is_dead}up  ")]
     if len(nodes) <= STRIP_MAX:
-        line += [Span(MARKS[node.phase], _node_style(node) if not is_dead else "dim") for node in nodes]
+        colours = {"up": "green", "lost": "red"} if not is_dead else {}
+        other = "yellow" if not is_dead else "dim"
+        line += [Span(MARKS[node.phase], colours.get(node.phase, other)) for node in nodes]
     return line
 
 
@@ -294,10 +297,6 @@ def _members(members: Sequence[MemberStatus]) -> Iterable[Line]:
             groups.setdefault((member.phase, member.because), []).append(name)
     for (phase, because), names in groups.items():
         yield [Span(f"  {phase} {_listed(names)}: {because}", "yellow")]
-
-
-def _node_style(node: NodeStatus) -> str:
-    return {"up": "green", "lost": "red"}.get(node.phase, "yellow")
 
 
 def _unusual_nodes(nodes: Sequence[NodeStatus]) -> Iterable[Line]:
@@ -333,10 +332,6 @@ def _at_most(lines: list[Line], most: int) -> list[Line]:
     if len(lines) <= most:
         return lines
     return [*lines[:most], [Span(f"  and {len(lines) - most} more lines")]] if most else []
-
-
-def _said(said: Decision) -> Line:
-    return [Span(f"  {stamp(said.t_ns).strip()}  ", "dim"), Span(said.text, STYLES.get(said.level, ""))]
 
 
 def _seconds(ns: int) -> str:

@@ -86,10 +86,7 @@ def _run_line(timeline: Timeline) -> str:
 
 
 def _notice(timeline: Timeline) -> str:
-    """Return an HTML paragraph that says at which event the timeline ends because the record does not replay.
-
-    Empty if all of the record replays.
-    """
+    """Return an HTML paragraph that says at which event the timeline ends because the record does not replay."""
     if timeline.differs_at is None:
         return ""
     text = f"From event {timeline.differs_at} on, this version of flowdist decides otherwise than the record says."

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 
 from flowdist.control.job.deadlines import Deadlines
-from flowdist.control.job.parts import World
 from flowdist.control.job.state import JobState
 from flowdist.control.membership.waiting import waiting_for
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.record.journal import Record
+from flowdist.record.status import role_status
 from flowdist.report.record.trace import event_lines, stamp
 from flowdist.report.table import table
 from flowdist.text.printable import joined
@@ -92,15 +92,13 @@ def _heading(job: JobState) -> str:
 
 
 def _worlds(job: JobState) -> list[str]:
-    heading = ("world", "phase", "generation", "members", "step", "saved", "incident")
-    return table([heading, *(_world(world) for world in job.worlds.values())])
-
-
-def _world(world: World) -> tuple[str, ...]:
-    saved = _step(world.checkpoint.step) if world.checkpoint is not None else "-"
-    incident = str(world.incident or "-")
-    members = f"{len(world.members)} of {len(world.pool)}"
-    return (world.name, world.phase, str(world.generation), members, _step(world.step), saved, incident)
+    rows: list[tuple[str, ...]] = [("world", "phase", "generation", "members", "step", "saved", "incident")]
+    for world in job.worlds.values():
+        saved = _step(world.checkpoint.step) if world.checkpoint is not None else "-"
+        members = f"{len(world.members)} of {len(world.pool)}"
+        steps = (_step(world.step), saved, str(world.incident or "-"))
+        rows.append((world.name, world.phase, str(world.generation), members, *steps))
+    return table(rows)
 
 
 def _step(step: int) -> str:
@@ -131,8 +129,9 @@ def _nodes(job: JobState) -> list[str]:
 def _budgets(job: JobState) -> list[str]:
     rows: list[tuple[str, ...]] = [("role", "outcome", "target", "charged", "budget")]
     for name, role in job.roles.items():
-        budget = str(role.spec.restart.max_restarts) if role.spec.restart is not None else "-"
-        rows.append((name, role.outcome or "-", str(role.target), str(len(role.charges)), budget))
+        status = role_status(job, role, job.now)
+        budget = str(status.budget) if status.budget is not None else "-"
+        rows.append((name, role.outcome or "-", str(role.target), str(status.used), budget))
     return table(rows)
 
 

@@ -19,6 +19,7 @@ from flowdist.record.journal import FaultLine, Line, Record, UnsavedLine
 from flowdist.report.record.trace import event_text, stamp
 from flowdist.text.printable import one_line
 
+NO_WORLD = ("",) * 5  # the columns of an event about no world
 COLUMNS_MAX = 64  # with more replicas, the log counts them by role
 
 LEGEND = """\
@@ -35,9 +36,14 @@ _PHASES |= {"stopping": "x", "gone": "-", "succeeded": "$", "ended": "_"}
 
 def log_heading(job: JobState) -> str:
     """Return the heading of the log, with the widths of the columns that `log_line` uses."""
-    width = max(len("replicas"), len(_replicas(job)))
-    head = f"{'time':>13}  {'event':>5} {'':3} {'world':<12} {'gen':>4} {'step':>8} {'saved':>8} {'members':>9}"
-    return f"{head}  {'replicas':<{width}}  what"
+    names = ("world", "gen", "step", "saved", "members")
+    return _row("time", "event", "", names, f"{'replicas':<{len(_replicas(job))}}", "what")
+
+
+def _row(time: str, n: int | str, mark: str, world: tuple[object, ...], replicas: str, what: str) -> str:
+    name, generation, step, saved, members = world
+    head = f"{time:>13}  {n:>5} {mark:<3} {name:<12.12} {generation:>4} {step:>8} {saved:>8} {members:>9}"
+    return f"{head}  {replicas:<8}  {what}"
 
 
 def log_line(job: JobState, line: Line) -> Iterator[str]:
@@ -48,20 +54,14 @@ def log_line(job: JobState, line: Line) -> Iterator[str]:
         line: The line of the record.
     """
     if isinstance(line, FaultLine):
-        yield _beside(job, line.t_ns, "f", "", f"{line.spec} hits {line.target}")
+        text = one_line(f"{line.spec} hits {line.target}")
+        yield _row(stamp(line.t_ns), "", "f", NO_WORLD, " " * len(_replicas(job)), text)
     elif isinstance(line, UnsavedLine):
-        yield _beside(job, line.t_ns, ")", line.world, line.text)
+        world = (line.world, *NO_WORLD[1:])
+        yield _row(stamp(line.t_ns), "", ")", world, " " * len(_replicas(job)), one_line(line.text))
     elif isinstance(line, Record):
-        replicas = _replicas(job)
-        head = f"{stamp(line.t_ns):>13}  {line.n:>5} {_mark(line)}{_followed(line):<2} {_world_columns(job, line)}"
-        yield f"{head}  {replicas:<8}  {one_line(line.reason) or event_text(line)}"
-
-
-def _beside(job: JobState, t_ns: int, mark: str, world: str, text: str) -> str:
-    """Return the log line of a fault or an unsaved checkpoint, which never reach the controller."""
-    width = max(len("replicas"), len(_replicas(job)))
-    head = f"{stamp(t_ns):>13}  {'':>5} {mark}   {world:<12.12} {'':>4} {'':>8} {'':>8} {'':>9}"
-    return f"{head}  {'':<{width}}  {one_line(text)}"
+        mark, what = _mark(line) + _followed(line), one_line(line.reason) or event_text(line)
+        yield _row(stamp(line.t_ns), line.n, mark, _world_columns(job, line), _replicas(job), what)
 
 
 def _mark(line: Record) -> str:
@@ -109,20 +109,16 @@ def _followed(line: Record) -> str:
     return found[:2]
 
 
-def _world_columns(job: JobState, line: Record) -> str:
-    """Return generation, step, last checkpoint and live members of the world that the event is about, as columns.
-
-    The columns are blank for an event about no world.
-    """
+def _world_columns(job: JobState, line: Record) -> tuple[object, ...]:
+    """Return generation, step, last checkpoint and live members of the world that the event is about, as columns."""
     world = _world_of(job, line)
     if world is None:
-        return f"{'':<12} {'':>4} {'':>8} {'':>8} {'':>9}"
+        return NO_WORLD
     up = world.counts["starting"] + world.counts["running"] + world.counts["ready"]
     least = sum(role.spec.min_replicas for role in job.roles_of(world)) if len(world.pool) > 1 else 1
-    members = f"{up}/{least}..{len(world.pool)}"
-    saved = "-" if world.checkpoint is None else str(world.checkpoint.step)
-    step = "-" if world.step < 0 else str(world.step)
-    return f"{world.name:<12.12} {world.generation:>4} {step:>8} {saved:>8} {members:>9}"
+    saved = "-" if world.checkpoint is None else world.checkpoint.step
+    step = "-" if world.step < 0 else world.step
+    return world.name, world.generation, step, saved, f"{up}/{least}..{len(world.pool)}"
 
 
 def _world_of(job: JobState, line: Record) -> World | None:

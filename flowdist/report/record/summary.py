@@ -43,13 +43,14 @@ def summary_of(job: JobState, lines: Sequence[Line]) -> dict[str, Any]:
 
 
 def _role(job: JobState, name: str) -> dict[str, Any]:
-    role, status = job.roles[name], role_status(job, job.roles[name])
+    role, status = job.roles[name], role_status(job, job.roles[name], job.now)
     return {
         "outcome": status.outcome,
         "restarts": status.restarts,
         "incidents": sum(any(world in incident.worlds for world in role.worlds) for incident in job.incidents),
         "charged": status.charged,
         "budget": status.budget,
+        "used": status.used,
         "generations": status.generation,
         "step": status.step,
         "replicas": {str(replica.id): replica.attempt for replica in job.replicas_of(role) if replica.attempt},
@@ -92,9 +93,12 @@ def summary_text(summary: dict[str, Any], *, brief: bool = False) -> str:
     lines = [f"{(summary['outcome'] or 'unfinished').upper()} after {rounded(summary['lasted_s'])}"]
     if summary["reason"]:
         lines[0] += f": {summary['reason']}"
+    rates = []
+    if "rates" in summary:
+        rates = [f"Faults at random: {', '.join(summary['rates'])}; the same with --seed {summary['seed']}"]
+    goodput = [line] if "time_ns" in summary and (line := goodput_line(summary)) else []
     times = [] if brief else _times(summary)
-    checkpoints = [*_unsaved(summary), *_old_restores(summary)]
-    for part in (_roles(summary), _rates(summary), _goodput(summary), times, checkpoints, _incidents(summary)):
+    for part in (_roles(summary), rates, goodput, times, _checkpoints(summary), _incidents(summary)):
         lines += ["", *part] if part else []
     return joined(lines)
 
@@ -107,7 +111,7 @@ def _is_simulated(summary: dict[str, Any]) -> bool:
 def _roles(summary: dict[str, Any]) -> list[str]:
     rows: list[tuple[str, ...]] = [("role", "outcome", "generations", "restarts", "charged", "last step")]
     for name, role in summary["roles"].items():
-        budget = "-" if role["budget"] is None else f"{role['charged']} of {role['budget']}"
+        budget = "-" if role["budget"] is None else f"{role['used']} of {role['budget']}"
         step = str(role["step"]) if role["step"] >= 0 else "-"
         rows.append((name, role["outcome"] or "running", str(role["generations"]), str(role["restarts"]), budget, step))
     lost = [_lost_work_s(summary, name) for name in summary["roles"]]
@@ -131,18 +135,6 @@ def _lost_work_s(summary: dict[str, Any], name: str) -> float | None:
     return float(summary.get("lost_work_s", {}).get(name, 0.0))
 
 
-def _rates(summary: dict[str, Any]) -> list[str]:
-    """Return a line with the rates of random faults and the seed; none if the faults were given."""
-    if "rates" not in summary:
-        return []
-    return [f"Faults at random: {', '.join(summary['rates'])}; the same with --seed {summary['seed']}"]
-
-
-def _goodput(summary: dict[str, Any]) -> list[str]:
-    line = goodput_line(summary) if "time_ns" in summary else ""
-    return [line] if line else []
-
-
 def _times(summary: dict[str, Any]) -> list[str]:
     if not any(summary.get("time_s", {}).values()):
         return []
@@ -152,19 +144,13 @@ def _times(summary: dict[str, Any]) -> list[str]:
     return [*lines, "saving without worker.saving() counts as productive, reading as start-up"]
 
 
-def _unsaved(summary: dict[str, Any]) -> list[str]:
-    """Return a line for each world and reason that says how many checkpoints were not completed.
-
-    The list is empty if there are none, and for runs that are not simulated.
-    """
+def _checkpoints(summary: dict[str, Any]) -> list[str]:
+    """Return lines about checkpoints of a simulation that were not completed, and about restores of old ones."""
     counts = Counter((line["world"], line["reason"]) for line in summary.get("unsaved", ()))
-    return [f"Not saved: {n} of the checkpoints of {world}: {why}" for (world, why), n in counts.items()]
-
-
-def _old_restores(summary: dict[str, Any]) -> list[str]:
-    """Return a heading and a line for each generation that went back behind its checkpoint; none if there is none."""
-    found = [f"  at {rounded(each['t_s'])}: {each['text']}" for each in summary.get("old_restores", ())]
-    return [f"Old checkpoints, restored although newer ones were committed: {len(found)}", *found] if found else []
+    lines = [f"Not saved: {n} of the checkpoints of {world}: {why}" for (world, why), n in counts.items()]
+    if old := [f"  at {rounded(each['t_s'])}: {each['text']}" for each in summary.get("old_restores", ())]:
+        lines += [f"Old checkpoints, restored although newer ones were committed: {len(old)}", *old]
+    return lines
 
 
 def _incidents(summary: dict[str, Any]) -> list[str]:

@@ -203,10 +203,10 @@ class _Builder:
         self._replay.hear(line)
         if isinstance(line, FaultLine):
             self.timeline.faults.append(line)
-            self.timeline.end_ns = max(self.timeline.end_ns, line.t_ns)
         elif isinstance(line, UnsavedLine):
-            self.note_unsaved(line)
-        elif isinstance(line, AccountLine):
+            self.timeline.unsaved.append(line)
+            self._unsaved[line.world] = line.step
+        if not isinstance(line, Header):
             self.timeline.end_ns = max(self.timeline.end_ns, line.t_ns)
 
     def hear(self, line: Record) -> bool:
@@ -239,12 +239,6 @@ class _Builder:
         if line.reason or line.n in self._because or any(isinstance(effect, _SHOWN) for effect in line.effects):
             self.timeline.decisions.append(Decision(line.n, line.t_ns, event_text(line), line.reason))
         return True
-
-    def note_unsaved(self, line: UnsavedLine) -> None:
-        """Add a checkpoint that was not completed to the timeline."""
-        self.timeline.unsaved.append(line)
-        self.timeline.end_ns = max(self.timeline.end_ns, line.t_ns)
-        self._unsaved[line.world] = line.step
 
     def _form(self, line: Record, effect: fx.OpenStore) -> None:
         """Begin a generation of a world, and end the one before; a repeated order changes nothing."""
@@ -365,11 +359,16 @@ class _Builder:
                     attempt.is_unsaved = segment.unkept == "unsaved at the end"
 
     def _note_unkept(self, told: AccountLine) -> None:
-        """Record the work that a simulation has not kept, as work of all members of the generation."""
+        """Record the work that a simulation has not kept, as work of all members of the generation.
+
+        Survivors may have had more in memory than their attempt did: that was work of earlier attempts.
+        """
         for work in told.unkept:
             for attempt in self.timeline.attempts:
-                if (attempt.world, attempt.generation) == (work.world, work.generation):
-                    attempt.lost_from_ns, attempt.lost_to_ns = work.until_ns - work.ns, work.until_ns
+                is_member = (attempt.world, attempt.generation) == (work.world, work.generation)
+                if is_member and attempt.started_ns < work.until_ns:
+                    attempt.lost_from_ns = max(work.until_ns - work.ns, attempt.started_ns)
+                    attempt.lost_to_ns = work.until_ns
                     attempt.is_unsaved = work.is_unsaved
 
 

@@ -170,14 +170,7 @@ def _edges(graph: RoleGraph) -> list[tuple[RoleSpec, Gate]]:
 def _boxes(
     graph: RoleGraph, node: Callable[[RoleSpec], str], box: Callable[[int, str], str], closing: str
 ) -> list[str]:
-    """Return the lines of all roles, grouped in boxes for worlds and domains. Each role is in one box at most.
-
-    Args:
-        graph: The topology.
-        node: Return the line of a role.
-        box: Return the line that opens a box, from its number and title.
-        closing: The line that closes a box.
-    """
+    """Return the lines of all roles, grouped in boxes for worlds and domains. Each role is in one box at most."""
     lines = []
     boxes: list[tuple[str, JointWorld | Domain]] = [(f"one world: {world.name}", world) for world in graph.worlds]
     boxes += [(f"restart together: {domain.name}", domain) for domain in graph.domains]

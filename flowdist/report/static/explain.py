@@ -1,7 +1,7 @@
 """Explanation of one failure: what would restart, stop and continue, as the controller itself says.
 
 The failure happens in rehearsals of the job (`rehearsal.py`, `happening.py`). This module tells what was seen there as
-plain values, and decides nothing.
+plain values and as text, and decides nothing.
 
 The topology does not say when the failure happens. What has to succeed before the failing role starts has succeeded by
 then. A role that waits for the success of others may run by then or not, so the failure is rehearsed once for each
@@ -20,13 +20,28 @@ from flowdist.graph import RoleGraph, format_duration
 from flowdist.graph.policies import Scope
 from flowdist.report.static.failing import Failing
 from flowdist.report.static.happening import Hit, Seen, happen
-from flowdist.report.static.notes import late_note, notes_of
 from flowdist.report.static.reasons import charge_of, ended_text, led_back, rule_text, verdict_text, why_restarting
 from flowdist.report.static.rehearsal import Rehearsal, names_of, with_room
 from flowdist.report.static.restarts import Extent, RestartTable
-from flowdist.report.static.sections import running_on, start_waves_of, stop_layers_of, why_not_running
+from flowdist.report.static.sections import (
+    late_note,
+    notes_of,
+    running_on,
+    start_waves_of,
+    stop_layers_of,
+    why_not_running,
+)
+from flowdist.report.table import table
 
 SCOPES = ("replica", "role", "domain", "job")  # from narrow to wide
+_OUTCOMES = {
+    "fail": "the job fails: everything is stopped, and nothing starts again",
+    "restart": "the job continues",
+    "ignore": "the failure is ignored, and the job continues",
+    "refused": "the drain is refused, and nothing changes",
+    "takeover": "another controller takes over, and the job continues",
+    "nothing": "nothing runs there, and the job continues",
+}
 
 
 class Explainer:
@@ -332,3 +347,58 @@ class _Explanation:
         wider = spec.restart.chain()[levels[-1]].wider
         restarted = self.table.restart_set(payer, "failure", wider.scope) if wider is not None else ()
         return charge_of(self.graph, spec, levels, restarted)
+
+
+def explanation_text(told: dict[str, Any]) -> str:
+    """Return the text for the terminal of an explanation, section by section; empty sections are left out.
+
+    Args:
+        told: What `Explainer.explain` returned.
+    """
+    restarts = [e | {"because": e["because"] + (f", {e['if']}" if e["if"] else "")} for e in told["restarts"]]
+    verdicts = [entry | {"who": entry["role"]} for entry in told["verdicts"]]
+    untouched = [*told["spared"], *(entry for entry in told["goes_on"] if not entry["told"])]
+    sections = [
+        ("Why", _rows(verdicts)),
+        ("What is ended", _rows(told["ended"])),
+        ("What restarts", _rows(restarts)),
+        ("What is ended with it", _rows(told["stuck"])),
+        ("In which order", _order(told)),
+        ("What is charged", _charge(told)),
+        ("What reconnects", _rows([entry for entry in told["goes_on"] if entry["told"]])),
+        ("What is not affected", _rows(untouched)),
+        ("Notes", [f"  {note}" for note in told["notes"]]),
+    ]
+    lines = [f"{told['how']}: {_OUTCOMES[told['outcome']]}"]
+    for title, body in sections:
+        lines += ["", title, *body] if body else []
+    return "\n".join(lines) + "\n"
+
+
+def _rows(entries: list[dict[str, Any]]) -> list[str]:
+    return table([(entry["who"], entry["because"]) for entry in entries]) if entries else []
+
+
+def _charge(told: dict[str, Any]) -> list[str]:
+    if not told["restarts"]:
+        return []
+    words = told["charged"]["words"] if told["charged"] is not None else ["nothing: the restart is not counted"]
+    return [f"  {text}" for text in words]
+
+
+def _order(told: dict[str, Any]) -> list[str]:
+    layers = told["stops"]
+    lines = []
+    if layers:
+        when = "each world once it has left its step" if told["announced"] else "all at once"
+        lines.append(f"  stopped, {when}, dependents first:")
+        for number, layer in enumerate(layers, 1):
+            names = ", ".join(f"{e['who']} (SIGKILL after {format_duration(round(e['grace_s'] * 1e9))})" for e in layer)
+            lines.append(f"    {number}. {names}")
+    if told["starts"]:
+        wait = ", and the back-off is over" if told["charged"] is not None else ""
+        lines.append(f"  started, when all of it is gone{wait}:")
+        for number, wave in enumerate(told["starts"], 1):
+            names = ", ".join(e["who"] + (f" (after {', '.join(e['after'])})" if e["after"] else "") for e in wave)
+            lines.append(f"    {number}. {names}")
+    return lines

@@ -8,7 +8,6 @@ The words are those of the fault grammar and of `On(...)`. The result is plain d
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from flowdist.dsl.problems.problem import did_you_mean
@@ -28,13 +27,13 @@ class Failing(NamedTuple):
     """
 
     spec: str
-    role: str
-    number: int | None
-    nodes: tuple[str, ...]  # nodes that fail: one, or all with a label, in the order of the cluster
     kind: FailureKind | Literal["drained", "controller"]
-    exit: int
-    signal: str | None
     how: str
+    role: str = ""
+    number: int | None = None
+    nodes: tuple[str, ...] = ()  # nodes that fail: one, or all with a label, in the order of the cluster
+    exit: int = 0
+    signal: str | None = None
 
     @property
     def is_announced(self) -> bool:
@@ -98,7 +97,7 @@ def _controller(text: str, kind: str) -> Failing:
         raise _wrong(text, f"the controller keeps running; {argument} fall silent", f"write {other}:lost")
     if kind != "kill":
         raise _wrong(text, f"the controller does not fail by {kind!r}", "write controller")
-    return Failing(text, "", None, (), "controller", 0, None, "the controller is killed")
+    return Failing(text, "controller", "the controller is killed")
 
 
 def _labelled(text: str, label: str, graph: RoleGraph) -> tuple[str, ...]:
@@ -120,12 +119,12 @@ def _nodes(text: str, target: str, nodes: tuple[str, ...], kind: str, argument: 
     are, s = ("are", "") if many else ("is", "s")
     if kind == "preempt":
         after = f" in {format_duration(_notice(text, target, argument))}" if argument is not None else ""
-        return Failing(text, "", None, nodes, "preempted", 0, None, f"{who} {are} taken away{after}")
+        return Failing(text, "preempted", f"{who} {are} taken away{after}", nodes=nodes)
     if kind == "drain":
         each = ", one by one" if many else ""
-        return Failing(text, "", None, nodes, "drained", 0, None, f"{who} {are} drained by the operator{each}")
+        return Failing(text, "drained", f"{who} {are} drained by the operator{each}", nodes=nodes)
     end = {"kill": f"{are} gone", "lost": f"fall{s} silent", "leave": f"leave{s}"}[kind]
-    return Failing(text, "", None, nodes, "node_lost", 0, None, f"{who} {end}")
+    return Failing(text, "node_lost", f"{who} {end}", nodes=nodes)
 
 
 def _notice(text: str, target: str, argument: str) -> int:
@@ -138,10 +137,7 @@ def _notice(text: str, target: str, argument: str) -> int:
 
 
 def _index(text: str, spec: RoleSpec, number: str) -> int:
-    """Return the index of the replica from `0`, or from `0.1`, a worker: a replica that loses a worker has failed.
-
-    Raise if the role has no such replica or worker.
-    """
+    """Return the index of the replica from `0`, or from `0.1`, a worker: a replica that loses a worker has failed."""
     match = re.fullmatch(r"(\d+)(?:\.(\d+))?", number)
     if match is None:
         raise _wrong(text, f"{number!r} is no number of a replica", f"write {spec.name}/0")
@@ -157,71 +153,54 @@ def _index(text: str, spec: RoleSpec, number: str) -> int:
 
 
 def _replica(text: str, spec: RoleSpec, index: int | None, kind: str, equals: str, argument: str) -> Failing:
-    """Return the failure of one replica, or of every replica of the role if `index` is None.
-
-    Raise if the kind is unknown, lacks its argument, or does not fit the role.
-    """
+    """Return the failure of one replica, or of every replica of the role if `index` is None."""
     if kind == "node_lost":
         raise _wrong(text, "a replica is lost with its node", "name the node: node1")
     if kind not in REPLICA_KINDS:
         raise _wrong(text, f"kind {kind!r} is unknown", did_you_mean(kind, REPLICA_KINDS))
     if equals and kind not in ("exit", "signal"):
         raise _wrong(text, f"{kind} takes no argument", f"write {text.partition('=')[0]}")
-    end = _ENDS[kind](text, spec, "KILL" if kind == "kill" else argument)
     name = text.partition(":")[0] if index is not None else f"every replica of {spec.name}"
-    return Failing(text, spec.name, index, (), end.kind, end.exit, end.signal, f"{name} {end.how}")
+
+    def failing(kind: FailureKind, how: str, exit: int = 0, signal: str | None = None) -> Failing:
+        return Failing(text, kind, f"{name} {how}", spec.name, index, exit=exit, signal=signal)
+
+    match kind:
+        case "exit":
+            code = _code(text, argument)
+            if (named := SIGNAL_NAMES.get(code - 128)) is None:
+                return failing("exit", f"exits with {code}", code)
+            return failing("signal", f"exits with {code}, which stands for signal SIG{named}", code, named)
+        case "kill" | "signal":
+            signal = "KILL" if kind == "kill" else argument.removeprefix("SIG")
+            if signal not in SIGNAL_NAMES.values():
+                raise _wrong(text, f"signal {argument!r} is unknown", did_you_mean(signal, SIGNAL_NAMES.values()))
+            return failing("signal", f"is killed by signal SIG{signal}", signal=signal)
+        case "unready":
+            if not spec.has_readiness:
+                raise _wrong(text, f"{spec.name} has no readiness check that it could fail", "give it ready_when=")
+            return failing("unready", f"does not get ready within {format_duration(spec.ready_timeout_ns)}")
+        case "hang":
+            return failing("hang", _how_it_hangs(text, spec))
+        case "oom":
+            return failing("oom", "runs out of memory")
+    return failing("start_failed", "cannot be started")
 
 
-class _End(NamedTuple):
-    """End of a replica in the words of policies; `how` tells it to people, and goes after the name of the replica."""
-
-    kind: FailureKind
-    how: str
-    exit: int = 0
-    signal: str | None = None
-
-
-def _exits(text: str, spec: RoleSpec, argument: str) -> _End:
+def _code(text: str, argument: str) -> int:
     if not (argument.isdecimal() and 1 <= int(argument) <= 255):
         target = text.partition(":")[0]
         raise _wrong(text, f"{argument!r} is no exit code of a failure", f"write {target}:exit=1 to exit=255")
-    code, named = int(argument), SIGNAL_NAMES.get(int(argument) - 128)
-    if named is not None:
-        return _End("signal", f"exits with {code}, which stands for signal SIG{named}", code, named)
-    return _End("exit", f"exits with {code}", code)
+    return int(argument)
 
 
-def _is_killed(text: str, spec: RoleSpec, argument: str) -> _End:
-    signal = argument.removeprefix("SIG")
-    if signal not in SIGNAL_NAMES.values():
-        raise _wrong(text, f"signal {argument!r} is unknown", did_you_mean(signal, SIGNAL_NAMES.values()))
-    return _End("signal", f"is killed by signal SIG{signal}", signal=signal)
-
-
-def _is_unready(text: str, spec: RoleSpec, argument: str) -> _End:
-    if not spec.has_readiness:
-        raise _wrong(text, f"{spec.name} has no readiness check that it could fail", "give it ready_when=")
-    return _End("unready", f"does not get ready within {format_duration(spec.ready_timeout_ns)}")
-
-
-def _hangs(text: str, spec: RoleSpec, argument: str) -> _End:
+def _how_it_hangs(text: str, spec: RoleSpec) -> str:
     if spec.hang_after_ns is not None:
-        return _End("hang", f"hangs: no sign of it for {format_duration(spec.hang_after_ns)}")
+        return f"hangs: no sign of it for {format_duration(spec.hang_after_ns)}"
     if spec.start_timeout_ns is not None:
-        return _End("hang", f"reports no progress within {format_duration(spec.start_timeout_ns)}")
+        return f"reports no progress within {format_duration(spec.start_timeout_ns)}"
     what = f"{spec.name} has no limit after which it counts as hanging"
     raise _wrong(text, what, 'give it hang_after=, such as "10m"')
-
-
-_ENDS: dict[str, Callable[[str, RoleSpec, str], _End]] = {
-    "exit": _exits,
-    "kill": _is_killed,
-    "signal": _is_killed,
-    "unready": _is_unready,
-    "hang": _hangs,
-    "oom": lambda text, spec, argument: _End("oom", "runs out of memory"),
-    "start_failed": lambda text, spec, argument: _End("start_failed", "cannot be started"),
-}
 
 
 def _wrong(text: str, message: str, help: str) -> FlowdistError:

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from flowdist.dsl.check.arguments import Arguments
 from flowdist.dsl.check.timeouts import is_guess, leave_ns, leave_text, less, more, related_to
 from flowdist.dsl.problems.places import CLI, Place
 from flowdist.dsl.problems.problem import Problem
-from flowdist.faults.grammar import Plan
+from flowdist.dsl.read.fields import Arguments
+from flowdist.faults.grammar import Fault, Plan, Rate
 from flowdist.faults.rates import entities
 from flowdist.graph import RoleGraph, RoleSpec, format_duration, parse_duration
-from flowdist.report.static.room import FOR_GOOD, room_without
+from flowdist.report.static.room import FOR_GOOD, nodes_hit, room_without
 
 
 class Hit(NamedTuple):
@@ -62,18 +62,19 @@ def problems_of_plan(plan: Plan, graph: RoleGraph, arguments: Arguments) -> list
 def _hits(plan: Plan, graph: RoleGraph) -> Iterator[Hit]:
     """Yield the faults of the plan that take nodes away, and one fault of each such rate: of its first node."""
     names = [node.name for node in graph.cluster.nodes]
-    for fault in plan.faults:
-        nodes = [node.name for node in graph.cluster.nodes if fault.target == node.name or fault.label in node.labels]
-        if fault.kind in FOR_GOOD and nodes:
-            notice = parse_duration(fault.arg) if fault.kind == "preempt" else 0
-            yield Hit(fault.spec, fault.where, fault.kind, frozenset(nodes), notice, fault.duration_ns)
-    for rate in plan.rates:
-        nodes = [name for name in entities(rate, graph, names) if name in names] if rate.kind in FOR_GOOD else []
+    both: tuple[Fault | Rate, ...] = (*plan.faults, *plan.rates)
+    for each in both:
+        if each.kind not in FOR_GOOD:
+            continue
+        notice = parse_duration(each.arg) if each.kind == "preempt" else 0
+        if isinstance(each, Fault):
+            nodes = nodes_hit(each, graph)
+        elif each.duration_ns is not None or notice:
+            nodes = [name for name in entities(each, graph, names) if name in names][:1]
+        else:
+            nodes = []
         if nodes:
-            notice = parse_duration(rate.arg) if rate.kind == "preempt" else 0
-            back_ns = rate.duration_ns
-            if back_ns is not None or notice:
-                yield Hit(rate.spec, rate.where, rate.kind, frozenset(nodes[:1]), notice, back_ns)
+            yield Hit(each.spec, each.where, each.kind, frozenset(nodes), notice, each.duration_ns)
 
 
 def _notice_too_short(graph: RoleGraph, spec: RoleSpec, hit: Hit, arguments: Arguments) -> Problem | None:

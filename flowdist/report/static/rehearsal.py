@@ -38,7 +38,7 @@ class Rehearsal:
     """
 
     def __init__(self, graph: RoleGraph) -> None:
-        self.graph = on_one_node(graph)
+        self.graph = graph if graph.cluster.given else with_room(graph, 1)
         nodes = self.graph.cluster.nodes
         self._controller = Controller(self.graph, tuple(node.name for node in nodes))
         self._now = 0
@@ -188,11 +188,6 @@ def by_role(replicas: Iterable[Replica]) -> Running:
 def names_of(role: str, indices: Iterable[int]) -> str:
     """Return the names of replicas of a role: `ps/0, ps/1`."""
     return ", ".join(f"{role}/{index}" for index in indices)
-
-
-def on_one_node(graph: RoleGraph) -> RoleGraph:
-    """Return the graph; without nodes, with one node, `node0`, that is large enough for all of it."""
-    return graph if graph.cluster.given else with_room(graph, 1)
 
 
 def with_room(graph: RoleGraph, count: int) -> RoleGraph:

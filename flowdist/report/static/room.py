@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from flowdist.faults.grammar import Plan
-from flowdist.graph import NodeSpec, RoleGraph, RoleSpec, format_duration
+from flowdist.faults.grammar import Fault, Plan
+from flowdist.graph import RoleGraph, RoleSpec, format_duration
 from flowdist.graph.capacity import fits, needed, offered, slots
 
 FOR_GOOD = ("kill", "lost", "leave", "preempt", "pause")  # faults that take a node away, without /DURATION for good
@@ -21,7 +21,7 @@ def stranding(plan: Plan, graph: RoleGraph) -> str:
     for fault in plan.faults if not plan.new_nodes else ():
         if fault.kind not in FOR_GOOD or fault.duration_ns is not None:
             continue
-        lost |= {node.name for node in graph.cluster.nodes if fault.target == node.name or fault.label in node.labels}
+        lost.update(nodes_hit(fault, graph))
         short = next((spec for spec in graph.roles if room_without(graph, spec, lost) < spec.min_replicas), None)
         if short is not None:
             back = f"a node comes back only with a /DURATION ({fault.spec}/30s)"
@@ -33,16 +33,20 @@ def stranding(plan: Plan, graph: RoleGraph) -> str:
     return ""
 
 
+def nodes_hit(fault: Fault, graph: RoleGraph) -> list[str]:
+    """Return the nodes that a fault names, by their name or a label."""
+    return [node.name for node in graph.cluster.nodes if fault.target == node.name or fault.label in node.labels]
+
+
 def room_without(graph: RoleGraph, spec: RoleSpec, lost: Collection[str]) -> int:
     """Return how many replicas of the role fit on the nodes that are not lost, if no other role takes room there.
 
     Which neighbours a replica has is not known, so `near` does not count, and `apart` only among those of the role.
     """
     need = needed(spec.resources)
-    nodes = [node for node in graph.cluster.nodes if node.name not in lost] if graph.cluster.given else []
-    counts = [slots(need, offered(node)) for node in nodes if _admits(spec, node) and fits(need, offered(node))]
+    counts = [
+        slots(need, offered(node))
+        for node in (graph.cluster.nodes if graph.cluster.given else ())
+        if node.name not in lost and set(spec.placement.where) <= set(node.labels) and fits(need, offered(node))
+    ]
     return len(counts) if spec.name in spec.placement.apart else sum(counts)
-
-
-def _admits(spec: RoleSpec, node: NodeSpec) -> bool:
-    return set(spec.placement.where) <= set(node.labels)

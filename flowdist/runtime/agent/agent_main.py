@@ -28,16 +28,15 @@ from flowdist.graph import decode_graph
 from flowdist.graph.warmth import cold_because
 from flowdist.runtime.agent.lease_watch import LeasePage
 from flowdist.runtime.agent.node_config import NOTICE_NODE, NodeConfig
-from flowdist.runtime.agent.relatives import Relatives
 from flowdist.runtime.agent.worker_socket import WorkerSocket
 from flowdist.runtime.agent.workers import Workers
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.gpus.guard import GpuGuard
 from flowdist.runtime.last_words import die_of
 from flowdist.runtime.processes import spawn_protocol as spawner
+from flowdist.runtime.processes.process_states import Relatives
 from flowdist.runtime.processes.unexpected import start_task, watch_loop
 from flowdist.runtime.run_folder.folder import agent_socket
-from flowdist.runtime.stores.store_forks import StoreForks
 from flowdist.runtime.stores.stores import Stores
 from flowdist.runtime.wire.addresses import Endpoint, endpoint_of
 from flowdist.runtime.wire.dialing import dial
@@ -120,10 +119,9 @@ class _AgentProcess:
     def _set_up_workers(self) -> None:
         config, ids, send = self._config, itertools.count(1), self._spawner.send
         self._loop.add_reader(self._spawner, self._read_answers)
-        forks = StoreForks(self._loop, send, ids, config.run_dir, config.socket_dir)
         named = self._graph.options.store_endpoint
         endpoint = endpoint_of(named, 0) if named else Endpoint(config.address, 0)
-        self._stores = Stores(self._loop, self._handle, forks, endpoint)
+        self._stores = Stores(self._loop, self._handle, endpoint, send, ids, config.run_dir, config.socket_dir)
         self._sockets = WorkerSocket(self._handle)
         self._gpus = GpuGuard(self._loop, config.devices, self._handle)
         self._workers = Workers(

@@ -95,11 +95,8 @@ def _run_agent(
 def _fork(job: Callable[[], None], close: list[int]) -> int:
     """Fork a child that runs `job` and dies with this process; return its process id.
 
-    Forking is safe, because this process has one thread.
-
-    Args:
-        job: What the child does; it exits with code 0 when `job` returns, else with 1.
-        close: File descriptors that the child must not keep open.
+    Forking is safe, because this process has one thread. The child closes the descriptors `close`. It exits with code
+    0 when `job` returns, else with 1.
     """
     me = os.getpid()
     pid = os.fork()
@@ -122,17 +119,10 @@ def _fork(job: Callable[[], None], close: list[int]) -> int:
 
 
 def _watch(lifeline: int, wake: int, agent: int, spawner: int, lease: LeaseWatch) -> str:
-    """Wait until the processes of the node have to be killed, and return the cause.
+    """Wait until the processes of the node have to be killed, and return the cause in words.
 
-    Args:
-        lifeline: A pipe whose other end closes when the supervisor ends.
-        wake: A pipe that delivers the numbers of the signals that this process gets.
-        agent: The process id of the agent.
-        spawner: The process id of the spawner.
-        lease: The watch over the agent's lease.
-
-    Returns:
-        The cause in words; empty if the agent has exited with code 0, which means that the node has left the job.
+    It is empty if the agent has exited with code 0, which means that the node has left the job. The pipe `lifeline`
+    closes when the supervisor ends; the pipe `wake` delivers the numbers of the signals that this process gets.
     """
     poll = select.poll()
     poll.register(lifeline, select.POLLIN | select.POLLHUP)

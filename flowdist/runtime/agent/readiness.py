@@ -6,7 +6,6 @@ import asyncio
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from flowdist.graph import Readiness, RoleSpec
 from flowdist.runtime.left_files import read_from
@@ -16,13 +15,8 @@ LOOK_BYTES = 256 << 10  # of each log, in one look: the agent has to renew its l
 LINE_MAX = 16 << 10  # bytes; of a longer line, the pattern is searched in pieces that overlap by half
 
 
-class FileState(NamedTuple):
-    """State of a file, in which every write changes something, whatever the clock says."""
-
-    device: int
-    inode: int
-    bytes: int
-    written_ns: int
+# State of a file: device, inode, bytes, time of the last write. Every write changes something, whatever the clock says.
+FileState = tuple[int, int, int, int]
 
 
 def file_state(file: Path) -> FileState | None:
@@ -31,7 +25,7 @@ def file_state(file: Path) -> FileState | None:
         stat = file.stat()
     except OSError:
         return None
-    return FileState(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def awaited_file(role: RoleSpec) -> FileState | None:
@@ -59,26 +53,22 @@ async def until_ready(
             attempt and does not count. None: there was none.
     """
     search = LogSearch(check.target if check.how == "log" else "", folder)
-    while not await _passes(check, address, ports, workdir, search, before):
-        await asyncio.sleep(PAUSE_S)
-
-
-async def _passes(
-    check: Readiness, address: str, ports: Mapping[str, int], workdir: str, search: LogSearch, before: FileState | None
-) -> bool:
-    match check.how:
-        case "tcp":
-            return await _answers(address, ports[check.target], None)
-        case "http":
-            port, _, path = check.target.partition("/")
-            return await _answers(address, ports[port], "/" + path)
-        case "file":
-            now = file_state(Path(workdir, check.target))
-            return now is not None and now != before
-        case "log":
-            return search.look()
-        case _:
-            return False  # "call": the worker itself reports that it is ready
+    passes = False
+    while not passes:
+        match check.how:
+            case "tcp":
+                passes = await _answers(address, ports[check.target], None)
+            case "http":
+                port, _, path = check.target.partition("/")
+                passes = await _answers(address, ports[port], "/" + path)
+            case "file":
+                passes = file_state(Path(workdir, check.target)) not in (None, before)
+            case "log":
+                passes = search.look()
+            case _:
+                pass  # "call": the worker itself reports that it is ready
+        if not passes:
+            await asyncio.sleep(PAUSE_S)
 
 
 class LogSearch:

@@ -10,6 +10,7 @@ from flowdist.control.protocol.effects import StartReplica
 from flowdist.runtime.processes.exit_status import signal_name
 from flowdist.runtime.processes.spawn_protocol import INJECTED_OOM, injected_code
 from flowdist.runtime.worker_env.secret_values import Mask
+from flowdist.runtime.worker_env.stop_notice import was_stopping
 from flowdist.runtime.worker_env.worker_errors import (
     collective_timeout,
     error_line,
@@ -47,8 +48,9 @@ class WorkerExits:
             was_killed: Whether the agent has sent SIGKILL to the attempt.
         """
         ended_by, code = signal_name(code) if code < 0 else None, injected_code(folder, code)
+        stops = was_stopping(folder)
         if code == 0:
-            return io.WorkerExited(start.replica, start.attempt, local_rank)
+            return io.WorkerExited(start.replica, start.attempt, local_rank, was_stopping=stops)
         name = ended_by if code < 0 else None
         detail = error_line(folder, self._mask, ended_by)
         timed_out = collective_timeout(folder, self._mask, aborted=name == "ABRT")
@@ -65,6 +67,7 @@ class WorkerExits:
             detail,
             raised_ns(folder),
             "collective_timeout" if timed_out else "",
+            stops,
         )
 
     def _has_oom_kill(self, folder: Path) -> bool:

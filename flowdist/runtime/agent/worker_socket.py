@@ -115,9 +115,9 @@ class WorkerSocket:
             case {"spent": {"on": "saving" | "restoring" as on, "ns": int(ns)}}:
                 self._handle(io.WorkerSpent(replica, attempt, local_rank, on, _number(ns)))
             case {"published": int(version)}:
-                self._handle(io.WorkerPublished(replica, attempt, local_rank, _version(version)))
+                self._handle(io.WorkerPublished(replica, attempt, local_rank, _number(version, 0, VERSION_MAX)))
             case {"acknowledged": int(version)}:
-                self._handle(io.WorkerAcknowledged(replica, attempt, local_rank, _version(version)))
+                self._handle(io.WorkerAcknowledged(replica, attempt, local_rank, _number(version, 0, VERSION_MAX)))
             case {"left": True}:
                 self._handle(io.WorkerLeftStep(replica, attempt, local_rank))
             case {"elastic": bool(inside)}:
@@ -139,19 +139,9 @@ def _hello(content: dict[str, Any]) -> _Identity:
     return ReplicaId(clean(role), _number(index)), _number(content["attempt"]), _number(content["local_rank"])
 
 
-def _version(value: Any) -> int:
-    """Return a version that a worker has sent. Raises ValueError if it is no number from 0 to VERSION_MAX."""
-    number = _number(value)
-    if not 0 <= number <= VERSION_MAX:
-        raise ValueError(f"version {number} is out of range")
-    return number
-
-
-def _number(value: Any) -> int:
-    """Return a number that a worker has sent. Raises ValueError if it is none, or does not fit into a message."""
-    if isinstance(value, bool):
-        raise ValueError(f"{value} is no number")
+def _number(value: Any, least: int = -NUMBER_MAX, most: int = NUMBER_MAX) -> int:
+    """Return a number that a worker has sent. Raises ValueError if it is none, or not in this range."""
     number = int(value)
-    if not -NUMBER_MAX <= number <= NUMBER_MAX:
-        raise ValueError(f"{number} is out of range")
+    if isinstance(value, bool) or not least <= number <= most:
+        raise ValueError(f"{value} is no number, or out of range")
     return number

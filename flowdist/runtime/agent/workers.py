@@ -12,7 +12,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -177,14 +177,7 @@ class Workers:
         return argv, prefix_spec(role, argv, os.environ, env)
 
     def _resume(self, before: StartReplica, start: StartReplica, local_rank: int, env: dict[str, str]) -> None:
-        """Have a suspended worker continue in another attempt, by the changed part of its environment.
-
-        Args:
-            before: The order of the attempt that the worker belonged to.
-            start: The order of the attempt that the worker belongs to now.
-            local_rank: The worker's number in the replica, from 0.
-            env: The worker's whole environment in the new attempt.
-        """
+        """Have a suspended worker of the attempt `before` continue in `start`, with what its environment has new."""
         folder = self._folder(start, local_rank)
         with contextlib.suppress(OSError):  # only faults look for the pid file
             folder.mkdir(parents=True, exist_ok=True)
@@ -239,10 +232,7 @@ class Workers:
     def _ids_of(self, replica: ReplicaId, attempt: int) -> list[int]:
         return [id for id, (start, _) in self._workers.items() if (start.replica, start.attempt) == (replica, attempt)]
 
-    def handle_answer(
-        self,
-        answer: spawner.Spawned | spawner.Respawned | spawner.SpawnRefused | spawner.Ended | spawner.StartedCold,
-    ) -> None:
+    def handle_answer(self, answer: spawner.WorkerAnswer) -> None:
         """Handle an answer of the spawner about a worker, and give the pure agent the inputs that follow from it.
 
         These report that all workers of the attempt run, that the attempt has failed to start, that it starts cold, or
@@ -329,12 +319,12 @@ class Workers:
         key = (start.replica, start.attempt)
         folder = self._paths.attempt_dir(*key)
         probe = until_ready(role.ready, self._config.address, attempt.ports, role.workdir, folder, attempt.before)
-        self._probes[key] = start_task(self._probe(probe, key), die_of)
 
-    async def _probe(self, probe: Coroutine[None, None, None], key: tuple[ReplicaId, int]) -> None:
-        """Wait until the readiness check of an attempt has passed, and pass that to the pure agent."""
-        await probe
-        self._handle(io.ProbePassed(*key))
+        async def report() -> None:
+            await probe
+            self._handle(io.ProbePassed(*key))
+
+        self._probes[key] = start_task(report(), die_of)
 
     def last_output_ns(self, replica: ReplicaId, attempt: int) -> int | None:
         """Return when any worker of the attempt last wrote output, in ns on the clock `boot_ns`; None if none has."""

@@ -17,7 +17,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from flowdist.runtime.wire.doors import BACKLOG
+from flowdist.runtime.wire.addresses import BACKLOG
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -190,22 +190,13 @@ class Channel(asyncio.BufferedProtocol, asyncio.Transport):
         return self._below.get_write_buffer_size()
 
 
-async def listen(
-    serve: Serve,
-    limit: int,
-    *,
-    address: str | list[str] | None = None,
-    port: int = 0,
-    door: socket.socket | None = None,
-) -> asyncio.Server:
+async def listen(serve: Serve, limit: int, door: socket.socket) -> asyncio.Server:
     """Accept connections, and serve each by a task of its own; return the server.
 
     Args:
         serve: Gets the streams of a connection, whose transport is a `Channel`.
         limit: Bytes that a connection may have sent before they are read; twice as many are kept.
-        address: Where to listen, unless there is a `door`; None: at all addresses.
-        port: The port there; 0: any.
-        door: A socket that listens already.
+        door: A socket that listens.
     """
     loop, buffer = asyncio.get_running_loop(), memoryview(bytearray(limit))
 
@@ -213,6 +204,4 @@ async def listen(
         reader = asyncio.StreamReader(limit, loop)
         return Channel(asyncio.StreamReaderProtocol(reader, serve, loop), buffer)
 
-    if door is not None:
-        return await loop.create_server(channel, sock=door, backlog=BACKLOG)
-    return await loop.create_server(channel, address, port, backlog=BACKLOG)
+    return await loop.create_server(channel, sock=door, backlog=BACKLOG)

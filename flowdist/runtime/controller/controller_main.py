@@ -1,6 +1,9 @@
 """The program of the controller process: it reads its configuration and the job, and runs until the supervisor ends.
 
-A controller in reserve (`is_standby`) waits here, with everything imported, until it is needed.
+A controller in reserve (`is_standby`) waits here, with everything imported, until the one that runs has died. To start
+Python and to import flowdist takes 0.4 s of a processor, which are seconds on a busy machine. Hosts that connect over
+TCP kill their workers `lease` less a second after the last answer of a controller, so that a start from nothing may
+cost every worker. A standby only has to read the journal.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ import asyncio
 import logging
 import os
 import resource
+import select
 import sys
 from pathlib import Path
 
@@ -18,17 +22,35 @@ from flowdist.graph import decode_graph
 from flowdist.record.reader import BadLine
 from flowdist.runtime.controller.controller_process import ControllerConfig, ControllerProcess
 from flowdist.runtime.controller.journal_file import JOURNAL_BAD
-from flowdist.runtime.controller.standby import wait_until_needed
 from flowdist.runtime.last_words import die_of
 from flowdist.runtime.notices import ignore_notices
 from flowdist.runtime.wire.handshake import TOKEN
-from flowdist.runtime.wire.tls import Identity, can_encrypt, new_identity
+from flowdist.runtime.wire.tls import can_encrypt, new_identity
 from flowdist.text.streams import print_printable_only
 
+STDIN, PIECE_BYTES = 0, 1 << 16
 
-def _identity(config: ControllerConfig, token: str) -> Identity | None:
-    """Return a certificate for the connections of other hosts; None if they are not encrypted, or none may join."""
-    return new_identity() if token and config.listening is not None and can_encrypt() else None
+
+def _wait_until_needed(lifeline: int) -> bytes:
+    """Wait for the configuration of this controller on stdin, up to the end of the stream, and return it.
+
+    This process exits if there is none: the run has ended, or its supervisor is gone.
+
+    Args:
+        lifeline: The descriptor of a pipe that ends when the supervisor ends.
+    """
+    data = b""
+    while True:
+        ready, _, _ = select.select([STDIN, lifeline], [], [])
+        if lifeline in ready:
+            sys.exit(0)
+        piece = os.read(STDIN, PIECE_BYTES)
+        data += piece
+        if not piece:
+            break
+    if not data:
+        sys.exit(0)
+    return data
 
 
 def main() -> None:
@@ -41,9 +63,9 @@ def main() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # usually 1024 at first, and each host has two connections
     try:
-        identity = _identity(config, token)
+        identity = new_identity() if token and config.listening is not None and can_encrypt() else None
         if config.is_standby:
-            config = msgspec.json.decode(wait_until_needed(config.lifeline), type=ControllerConfig)
+            config = msgspec.json.decode(_wait_until_needed(config.lifeline), type=ControllerConfig)
         graph = decode_graph(Path(config.run_dir, "graph.json").read_bytes())
         controller = ControllerProcess(config, graph, token, identity)
     except (BadLine, msgspec.DecodeError) as error:

@@ -46,17 +46,19 @@ from flowdist.runtime.remote_logs.log_relay import LogRelay
 from flowdist.runtime.run_folder.remote_error_report import save_report
 from flowdist.runtime.run_folder.resume import checked_header
 from flowdist.runtime.wire.endpoint import DeathProof
-from flowdist.runtime.wire.fault_messages import HealLink, LinkFault, RemoteFault
 from flowdist.runtime.wire.frames import (
     Answered,
     Describe,
     Described,
     Farewell,
+    HealLink,
     HostFrame,
     Injected,
     JoinRequest,
+    LinkFault,
     Operate,
     RemoteErrorReport,
+    RemoteFault,
     ToControllerFrame,
     Watch,
     Welcome,
@@ -88,7 +90,7 @@ class ControllerConfig(msgspec.Struct, frozen=True):
     link_faults: tuple[LinkFault, ...] = ()  # injected faults of connections that are in force
     listening: Listening | None = None  # None: no other hosts may join
     metrics: int | None = None  # file descriptor of a listening socket for scrapes
-    doors: tuple[int, ...] = ()  # descriptors of the sockets that listen for other hosts; none: this process binds one
+    doors: tuple[int, ...] = ()  # descriptors of the sockets that listen for other hosts
     is_standby: bool = False  # wait until stdin has the configuration to begin with
 
 
@@ -164,23 +166,14 @@ class ControllerProcess:
         servers = [server]
         if self._config.metrics is not None:
             servers.append(await serve_metrics(self._config.metrics, self._status, self._refusals))
-        if self._config.listening is not None:
-            servers += await self._listen_for_hosts(self._config.listening)
+        for door in self._config.doors:  # other hosts may have connected while no controller ran
+            servers.append(await listen(self._serve_remote, READ_AHEAD, socket.socket(fileno=door)))
         self._set_timer()
         await self._over.wait()
         for each in servers:
             each.close()
         await self._close_remote()
         self._refusals.sum_up()
-
-    async def _listen_for_hosts(self, listening: Listening) -> list[asyncio.Server]:
-        """Begin to accept other hosts, those first that have connected while no controller ran."""
-        serve, limit, doors = self._serve_remote, READ_AHEAD, self._config.doors
-        if not doors:
-            addresses = [listening.address, *listening.also] if listening.address else None
-            return [await listen(serve, limit, address=addresses, port=listening.port)]
-        sockets = [socket.socket(fileno=door) for door in doors]
-        return [await listen(serve, limit, door=each) for each in sockets]
 
     async def _serve_remote(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import re
-from collections import Counter
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -110,11 +109,9 @@ class HostRegistry:
         self._known_nodes, self._refusals, self._tls = known_nodes, refusals, tls
         self._owners_file = run_dir / OWNERS
         self._owners = _read_owners(self._owners_file)
-        self._numbers = {name: number for number, name in enumerate(self._owners)}
         self._shown: dict[asyncio.StreamWriter, tuple[NodeName, str]] = {}  # node and SHA-256 of the secret shown
         self._hosts: dict[NodeName, asyncio.StreamWriter] = {}  # the connection of the foreground process, by node
         self._brought: dict[NodeName, str] = {}  # by node: the address of its host, if it was new to this controller
-        self._brought_by: Counter[str] = Counter()  # how many of these each address has
 
     async def admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Do the handshake on a new connection, and return whether it succeeded: only then the peer may send frames.
@@ -213,7 +210,7 @@ class HostRegistry:
         self._hosts[name] = writer
         known = job.nodes.get(name)
         first = 1 if known is None else (known.incarnation // INCARNATIONS + 1) * INCARNATIONS + 1
-        number = len(self._known_nodes) + self._numbers[name]
+        number = len(self._known_nodes) + list(self._owners).index(name)  # the same as long as the job lasts
         return Welcome(name, number, first, self._run_id, self._graph, now)
 
     def _give(self, name: NodeName, address: str, writer: asyncio.StreamWriter) -> None:
@@ -221,11 +218,7 @@ class HostRegistry:
         _, digest = self._shown[writer]
         owner = Owner(name, digest, address)
         self._owners[name], self._shown[writer] = owner, (name, digest)
-        self._numbers.setdefault(name, len(self._numbers))  # the same as long as the job lasts
-        if name in self._brought:
-            self._brought_by[self._brought[name]] -= 1
         self._brought[name] = address
-        self._brought_by[address] += 1
         with self._owners_file.open("ab") as file:
             file.write(msgspec.json.encode(owner) + b"\n")
 
@@ -233,7 +226,7 @@ class HostRegistry:
         """Return the refusal of a new host from the address, if its name is a new one and there are too many."""
         if name not in self._owners and len(self._owners) >= HOSTS_MAX:
             return Refused(f"job {self._job!r} has had {HOSTS_MAX} hosts", "run the job again")
-        if name not in self._brought and self._brought_by[address] >= NAMES_MAX:
+        if name not in self._brought and list(self._brought.values()).count(address) >= NAMES_MAX:
             return Refused(f"job {self._job!r} has had {NAMES_MAX} hosts from {address}", "use other hosts")
         return None
 

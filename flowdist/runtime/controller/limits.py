@@ -44,9 +44,9 @@ class Connections(Generic[C]):
 
     def __init__(self, newcomers_max: int = NEWCOMERS_MAX, waiting_max: int = 0) -> None:
         self._newcomers_max, self._waiting_max = newcomers_max, waiting_max
-        self._newcomers: dict[C, str] = {}  # address of each, the oldest first
-        self._waiting: dict[C, str] = {}  # the same of those that wait
-        self._coming: Counter[str] = Counter()  # how many of both each address has
+        self._coming: dict[C, str] = {}  # address of each newcomer, also of those that wait; the oldest first
+        self._coming_of: Counter[str] = Counter()  # how many of these each address has
+        self._turned: set[C] = set()  # those that no longer wait: they are the oldest
         self._joined: dict[C, str] = {}
         self._joined_of: Counter[str] = Counter()  # how many of these each address has
 
@@ -56,42 +56,39 @@ class Connections(Generic[C]):
         That is the oldest of the address that has the most, so that nobody fills the room for others. Where no address
         has two, it is the new one, if too many wait.
         """
-        self._waiting[connection] = address
-        self._coming[address] += 1
-        n_coming = len(self._newcomers) + len(self._waiting)
-        if n_coming <= self._newcomers_max:
+        self._coming[connection] = address
+        self._coming_of[address] += 1
+        if len(self._coming) <= self._newcomers_max:
             return None
-        most = max(self._coming.values())
-        if most == 1 and n_coming <= self._newcomers_max + self._waiting_max:
+        most = max(self._coming_of.values())
+        if most == 1 and len(self._coming) <= self._newcomers_max + self._waiting_max:
             return None
-        coming = (*self._newcomers.items(), *self._waiting.items())
-        victim = next(each for each, its in coming if self._coming[its] == most) if most > 1 else connection
+        largest = (each for each, its in self._coming.items() if self._coming_of[its] == most)
+        victim = next(largest) if most > 1 else connection
         self._leave(victim)
         return victim
 
     def next_turns(self) -> list[C]:
         """Return the newcomers that no longer wait: call this when one has come, joined or gone."""
-        room = self._newcomers_max - len(self._newcomers)
-        turns = dict(islice(self._waiting.items(), max(0, room)))
-        for connection in turns:
-            del self._waiting[connection]
-        self._newcomers.update(turns)
-        return list(turns)
+        if len(self._turned) >= self._newcomers_max:
+            return []
+        turns = [each for each in islice(self._coming, self._newcomers_max) if each not in self._turned]
+        self._turned.update(turns)
+        return turns
 
     def _leave(self, connection: C) -> None:
         """Forget a newcomer; nothing happens if the connection is none."""
-        where = self._newcomers if connection in self._newcomers else self._waiting
-        if (address := where.pop(connection, None)) is not None:
-            self._coming[address] -= 1
-            if not self._coming[address]:
-                del self._coming[address]
+        self._turned.discard(connection)
+        if (address := self._coming.pop(connection, None)) is not None:
+            self._coming_of[address] -= 1
+            if not self._coming_of[address]:
+                del self._coming_of[address]
 
     def joined(self, connection: C) -> bool:
         """Record that an open connection has a node now; return False if its address has too many such connections."""
         if connection in self._joined:
             return True
-        address = self._newcomers.get(connection, self._waiting.get(connection))
-        if address is not None:
+        if (address := self._coming.get(connection)) is not None:
             if self._joined_of[address] >= CONNECTIONS_MAX:
                 return False
             self._leave(connection)

@@ -100,7 +100,7 @@ def _of_roles(status: Status) -> Iterator[Family]:
     yield Family("step", "gauge", "Highest completed step.", [(_r(r.name), r.step) for r in roles if r.step >= 0])
     rates = [(_r(r.name), r.steps_per_s) for r in roles if r.steps_per_s is not None]
     yield Family("steps_per_second", "gauge", "Steps per second, over the last half minute.", rates)
-    yield Family("budget_used", "gauge", "Restarts charged to the budget.", [(_r(r.name), r.charged) for r in roles])
+    yield Family("budget_used", "gauge", "Charges that the budget still counts.", [(_r(r.name), r.used) for r in roles])
     budgets = [(_r(r.name), float(r.budget)) for r in roles if r.budget is not None]
     yield Family("budget", "gauge", "Restarts that the budget allows.", budgets)
 

@@ -72,44 +72,35 @@ class Watchers:
             await asyncio.wait(tasks, timeout=timeout_s)
 
     async def _feed(self, watcher: _Watcher, skip: int = 0) -> None:
-        """Send a watcher the lines that it lacks, but not the first `skip` of these. Close it if that fails."""
+        """Send a watcher the lines that it lacks. Close it if that fails.
+
+        The first `skip` of these are left out, as far as the file has them by now: a line that is written meanwhile is
+        sent.
+        """
+        present = self._size
         try:
-            await self._skip(watcher, skip)
-            await self._catch_up(watcher)
+            while watcher.position < self._size and not watcher.writer.is_closing():
+                for line in self._read(watcher.position):
+                    if skip > 0 and watcher.position < present:
+                        skip -= 1
+                    else:
+                        watcher.writer.write(encode(JournalLine(line)))
+                    watcher.position += len(line)
+                await watcher.writer.drain()
+                await asyncio.sleep(0)  # other connections are served in between, also if this peer reads fast
         except OSError:  # the connection is lost, or the file
             watcher.writer.close()
         watcher.task = None
 
-    async def _skip(self, watcher: _Watcher, count: int) -> None:
-        """Move a watcher behind so many lines.
-
-        A file with fewer lines is skipped as a whole, without the lines that are written meanwhile.
-        """
-        end = self._size
-        while count > 0 and watcher.position < end:
-            for line in self._read(watcher.position, end)[:count]:
-                watcher.position += len(line)
-                count -= 1
-            await asyncio.sleep(0)  # other connections are served in between
-
-    async def _catch_up(self, watcher: _Watcher) -> None:
-        """Send a watcher the lines of the file from its position on, until it has had all of them."""
-        while watcher.position < self._size and not watcher.writer.is_closing():
-            for line in self._read(watcher.position, self._size):
-                watcher.writer.write(encode(JournalLine(line)))
-                watcher.position += len(line)
-            await watcher.writer.drain()
-            await asyncio.sleep(0)  # other connections are served in between, also if this peer reads fast
-
-    def _read(self, position: int, end: int) -> list[bytes]:
-        """Return the lines of the file from `position` on, about PIECE_BYTES of them, and none from `end` on.
+    def _read(self, position: int) -> list[bytes]:
+        """Return the lines of the file from `position` on, about PIECE_BYTES of them.
 
         Raises:
             OSError: The file cannot be read, or is shorter than what was written: it was damaged from outside.
         """
         with self._path.open("rb") as file:
             file.seek(position)
-            piece = file.read(min(PIECE_BYTES, end - position))
+            piece = file.read(min(PIECE_BYTES, self._size - position))
             if not piece:
                 raise OSError(f"{self._path} has lost lines")
             return (piece + (file.readline() if not piece.endswith(b"\n") else b"")).splitlines(keepends=True)

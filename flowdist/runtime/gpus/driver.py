@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -59,25 +59,6 @@ class MigInstance(NamedTuple):
 
     uuid: str
     instance: int
-
-
-class Devices(Protocol):
-    """Queries to the driver about this machine's GPUs. Each of them may raise GpuError."""
-
-    def gpus(self) -> tuple[Gpu, ...]:
-        """Return all GPUs of the machine in the order of the PCI bus; their names are 0, 1, 2, ..."""
-
-    def use(self, uuid: str) -> Use:
-        """Return the memory in use and the processes on the device or MIG instance with this UUID."""
-
-    def mig_instance(self, uuid: str) -> MigInstance | None:
-        """Return the place of the MIG instance with this UUID; None if the UUID is that of a whole device."""
-
-    def xids(self) -> list[Xid]:
-        """Return the errors of all GPUs that the driver has reported since the last call."""
-
-    def close(self) -> None:
-        """Release the driver's library. No other method may be called afterwards."""
 
 
 def open_devices(env: Mapping[str, str]) -> Devices | None:
@@ -178,13 +159,14 @@ def numa_cpus(node: int, sysfs: Path = SYSFS) -> frozenset[int]:
 
 
 class NvmlDevices:
-    """The queries of `Devices`, answered by NVML. `nvml` is the module pynvml, initialised."""
+    """Queries to NVML about this machine's GPUs, each of which may raise GpuError. `nvml` is pynvml, initialised."""
 
     def __init__(self, nvml: Any, sysfs: Path = SYSFS) -> None:
         self._nvml, self._sysfs = nvml, sysfs
         self._events: Any = None  # the driver's event set for errors; False: it supports none
 
     def gpus(self) -> tuple[Gpu, ...]:
+        """Return all GPUs of the machine in the order of the PCI bus; their names are 0, 1, 2, ..."""
         return tuple(self._gpu(index) for index in range(self._ask(self._nvml.nvmlDeviceGetCount)))
 
     def _gpu(self, index: int) -> Gpu:
@@ -201,12 +183,14 @@ class NvmlDevices:
         return Gpu(str(index), _text(uuid), _text(model), memory, bus, numa_node(bus, self._sysfs))
 
     def use(self, uuid: str) -> Use:
+        """Return the memory in use and the processes on the device or MIG instance with this UUID."""
         handle = self._handle(uuid)
         used = int(self._ask(self._nvml.nvmlDeviceGetMemoryInfo, handle).used)
         processes = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses, handle)
         return Use(used, tuple(sorted(int(process.pid) for process in processes)))
 
     def mig_instance(self, uuid: str) -> MigInstance | None:
+        """Return the place of the MIG instance with this UUID; None if the UUID is that of a whole device."""
         if not uuid.startswith("MIG-"):
             return None
         nvml, handle = self._nvml, self._handle(uuid)
@@ -215,6 +199,7 @@ class NvmlDevices:
         return MigInstance(_text(self._ask(nvml.nvmlDeviceGetUUID, device)), int(instance))
 
     def xids(self) -> list[Xid]:
+        """Return the errors of all GPUs that the driver has reported since the last call."""
         if self._events is None:
             self._events = self._register()
         found: list[Xid] = []
@@ -232,6 +217,7 @@ class NvmlDevices:
         return found
 
     def close(self) -> None:
+        """Release the driver's library. No other method may be called afterwards."""
         with contextlib.suppress(GpuError):
             self._ask(self._nvml.nvmlShutdown)
 
@@ -284,7 +270,7 @@ class FakeGpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FakeDevices:
-    """The queries of `Devices`, answered from a file, for tests without a GPU.
+    """The queries of `NvmlDevices`, answered from a file, for tests without a GPU.
 
     The file is read at each query, so that a test can change it. A file that cannot be read raises FlowdistError.
     """
@@ -327,9 +313,4 @@ class FakeDevices:
         pass
 
 
-def is_alive(pid: int, proc: Path = Path("/proc")) -> bool:
-    """Return whether a process exists and is no zombie."""
-    try:
-        return (proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except (OSError, IndexError):
-        return False
+Devices = NvmlDevices | FakeDevices

@@ -22,8 +22,8 @@ from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import RoleSpec
 from flowdist.runtime.gpus.devices import find_gpus
 from flowdist.runtime.gpus.driver import FAKE_GPUS, numa_cpus
-from flowdist.runtime.gpus.watch import CLEAR_S, REPORTS, Clear, Cleared, Fault, NotCleared, encode
-from flowdist.runtime.wire.line_buffer import LineBuffer
+from flowdist.runtime.gpus.watch import CLEAR_S, REPORTS, Answer, Clear, Fault, encode
+from flowdist.runtime.wire.framing import LineBuffer
 
 PATIENCE_S = CLEAR_S + 5  # the driver of a watcher that is silent for longer hangs: workers start without the answer
 
@@ -40,17 +40,13 @@ class _Waiting:
     reason: str = ""  # why a GPU cannot be used: the order will not be carried out, only cancelled
 
 
-class NumaUnknown(OSError):
-    """A worker cannot be bound to the cores of its GPU's NUMA node."""
-
-
 def _cores_of(gpu: str, node: int | None) -> tuple[int, ...]:
-    """Return the cores of the GPU's NUMA node that this process may use. Raises NumaUnknown if there are none."""
+    """Return the cores of the GPU's NUMA node that this process may use. Raises OSError if there are none."""
     if node is None:
-        raise NumaUnknown(f'numa="node": the NUMA node of GPU {gpu} is not known')
+        raise OSError(f'numa="node": the NUMA node of GPU {gpu} is not known')
     cores = tuple(sorted(numa_cpus(node) & os.sched_getaffinity(0)))
     if not cores:
-        raise NumaUnknown(f'numa="node": flowdist may use no core of NUMA node {node}, where GPU {gpu} is')
+        raise OSError(f'numa="node": flowdist may use no core of NUMA node {node}, where GPU {gpu} is')
     return cores
 
 
@@ -109,7 +105,7 @@ class GpuGuard:
         """Return the cores of each worker of the replica, by local rank; an empty tuple: the worker is not bound.
 
         Raises:
-            NumaUnknown: if the NUMA node of a GPU is not known, or this process may use no core of it.
+            OSError: if the NUMA node of a GPU is not known, or this process may use no core of it.
         """
         if not role.numa:
             return [()] * role.procs
@@ -152,13 +148,14 @@ class GpuGuard:
         for line in self._lines.feed(data):
             self._is_watched = True
             match REPORTS.decode(line):
-                case Cleared(id):
-                    self._start_waiting(id)
-                case NotCleared(id, gpu, reason):
-                    if id in self._waiting:
-                        self._waiting[id].timer.cancel()
-                        self._waiting[id].reason = reason
-                    self._tell(io.GpuFaulted(gpu, reason))
+                case Answer(id, taken):
+                    if not taken:
+                        self._start_waiting(id)
+                    for gpu, reason in taken.items():
+                        if id in self._waiting:
+                            self._waiting[id].timer.cancel()
+                            self._waiting[id].reason = reason
+                        self._tell(io.GpuFaulted(gpu, reason))
                 case Fault(gpu, reason, xid):
                     self._tell(io.GpuFaulted(gpu, reason, xid))
 

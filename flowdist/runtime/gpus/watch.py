@@ -13,19 +13,20 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
 from flowdist.control.protocol.xid import parts_hit, xid_text
-from flowdist.runtime.gpus.driver import Devices, GpuError, Use, is_alive, open_devices, visible_gpus
+from flowdist.runtime.gpus.driver import Devices, GpuError, Use, open_devices, visible_gpus
+from flowdist.runtime.processes.process_states import letter_of
 from flowdist.runtime.processes.reaper import die_with_parent
-from flowdist.runtime.wire.line_buffer import LineBuffer
+from flowdist.runtime.wire.framing import LineBuffer
 
 CLEAR_S = 10.0  # seconds that the driver may take to free the memory of dead processes
 LOOK_S = 0.05  # seconds between two queries while the agent waits for that
 ERRORS_S = 1.0  # seconds between two queries for errors
 LOST_S = 10.0  # seconds between two checks that each GPU is still there: not every driver reports a loss
+DEAD = ("", "Z", "X")  # letters of processes that are gone, or zombies
 FLOOR = 256 << 20  # a GPU counts as free up to so many bytes above its use at the start: the driver takes some
 
 
@@ -39,18 +40,11 @@ class Clear(msgspec.Struct, frozen=True, tag=True):
     gpus: tuple[int, ...]
 
 
-class Cleared(msgspec.Struct, frozen=True, tag=True):
-    """Report that all GPUs of a request are free."""
+class Answer(msgspec.Struct, frozen=True, tag=True):
+    """Report that all GPUs of a request are free, or why some were not within CLEAR_S, by their numbers."""
 
     id: int
-
-
-class NotCleared(msgspec.Struct, frozen=True, tag=True):
-    """Report that one GPU of a request was not free within CLEAR_S."""
-
-    id: int
-    gpu: int
-    reason: str
+    taken: dict[int, str] = {}
 
 
 class Fault(msgspec.Struct, frozen=True, tag=True):
@@ -61,7 +55,7 @@ class Fault(msgspec.Struct, frozen=True, tag=True):
     xid: int = 0  # NVIDIA's number of the error; 0: the GPU is lost
 
 
-Report = Cleared | NotCleared | Fault
+Report = Answer | Fault
 _REQUESTS = msgspec.json.Decoder(Clear)
 REPORTS: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
 
@@ -80,11 +74,10 @@ class Watch:
         devices: Answers queries to the driver.
         uuids: The UUIDs of the node's GPUs, in the order of their numbers; empty where one is not known.
         now: The present time.
-        proc: The folder of process information.
     """
 
-    def __init__(self, devices: Devices, uuids: Sequence[str], now: float, proc: Path = Path("/proc")) -> None:
-        self._devices, self._uuids, self._proc = devices, tuple(uuids), proc
+    def __init__(self, devices: Devices, uuids: Sequence[str], now: float) -> None:
+        self._devices, self._uuids = devices, tuple(uuids)
         self._requests: list[tuple[Clear, float]] = []  # with the time until which each waits
         self._lost: dict[int, None] = {}  # GPUs whose loss was reported
         self._reports: list[Report] = []
@@ -114,13 +107,9 @@ class Watch:
                 self._use(gpu)
         for request, until in list(self._requests):
             left = {gpu: text for gpu in request.gpus if (text := self._left_behind(gpu))}
-            if not left:
-                self._reports.append(Cleared(request.id))
-            elif until <= now:
-                self._reports += [NotCleared(request.id, gpu, text) for gpu, text in left.items()]
-            else:
-                continue
-            self._requests.remove((request, until))
+            if not left or until <= now:
+                self._reports.append(Answer(request.id, left))
+                self._requests.remove((request, until))
         reports, self._reports = self._reports, []
         return reports
 
@@ -168,7 +157,7 @@ class Watch:
         that mean nothing here.
         """
         use = self._use(gpu)
-        if use is None or any(is_alive(pid, self._proc) for pid in use.pids):
+        if use is None or any(letter_of(pid) not in DEAD for pid in use.pids):
             return ""
         over = use.used - self._used_at_start.get(gpu, 0)
         if over <= FLOOR:

@@ -22,7 +22,7 @@ import msgspec
 from flowdist.runtime.processes.exit_status import describe_exit
 from flowdist.runtime.processes.reaper import become_subreaper, kill_descendants
 from flowdist.runtime.umask import users_umask
-from flowdist.runtime.wire.line_buffer import LineBuffer
+from flowdist.runtime.wire.framing import LineBuffer
 
 STDIN = 0
 QUEUE_MAX = 100

@@ -30,10 +30,9 @@ from flowdist.faults.targets import (
 from flowdist.graph import RoleGraph, parse_duration
 from flowdist.record.journal import Record
 from flowdist.runtime.injection.remote_faults import apply, workers_hit
-from flowdist.runtime.injection.torn_checkpoint import TearResult, TornCheckpoints
+from flowdist.runtime.injection.torn_checkpoint import TornCheckpoints
 from flowdist.runtime.processes.pausing import PausedNode
-from flowdist.runtime.wire.fault_messages import Direction, LinkFault, RemoteFault
-from flowdist.runtime.wire.frames import Operation
+from flowdist.runtime.wire.frames import Direction, LinkFault, Operation, RemoteFault
 
 KINDS = {
     "node": ("kill", "lost", "leave", "preempt", "pause", "partition", "cut-to", "delay", "drop", "add", "drain"),
@@ -163,7 +162,8 @@ class Injector:
         self, plan: Plan, graph: RoleGraph, run_dir: Path, control: ProcessControl, *, seed: int = 0, since_ns: int = 0
     ) -> None:
         self._run_dir, self._control = run_dir, control
-        self._torn_checkpoints = TornCheckpoints(graph, Path(graph.checkpoint_dir or run_dir / "checkpoints"))
+        checkpoints = Path(graph.checkpoint_dir or run_dir / "checkpoints")
+        self._torn_checkpoints = TornCheckpoints(graph, checkpoints, self._note, control.warn)
         nodes = [*graph.cluster.nodes, *(added_node(name, graph) for name in plan.new_nodes)]
         self._labels = {node.name: node.labels for node in nodes}
         self._arrivals = Arrivals(plan.rates, graph, list(self._labels), seed, plan.starts)
@@ -211,7 +211,7 @@ class Injector:
     def fire(self, job: JobState, now: int) -> None:
         """End the faults whose duration is over by `now`, and carry out the faults and orders that are due by then."""
         self._undo(now)
-        self._report_torn(self._torn_checkpoints.tear(now))
+        self._torn_checkpoints.tear(now)
         for at, act in sorted(self._acts, key=lambda due: due[0]):
             if at <= now:
                 self._acts.remove((at, act))
@@ -228,7 +228,7 @@ class Injector:
     def end_all(self) -> None:
         """End all faults that are in force, since the job is over: a paused process could not end in order."""
         self._undo(None)
-        self._report_torn(self._torn_checkpoints.give_up())
+        self._torn_checkpoints.give_up()
 
     def never_fired(self) -> list[Fault]:
         """Return the faults of the plan that have hit nothing so far. Faults of a rate are not among them."""
@@ -253,7 +253,7 @@ class Injector:
                     self._hit_node(fault, name, now, over_ns)
         elif fault.kind == "torn-checkpoint":
             self._torn_checkpoints.begin(fault, now)
-            self._report_torn(self._torn_checkpoints.tear(now))
+            self._torn_checkpoints.tear(now)
         else:
             for replica in _targets(job, fault):
                 self._hit_replica(fault, replica, over_ns)
@@ -324,14 +324,6 @@ class Injector:
             self._note(fault, str(folder.relative_to(self._run_dir)))
             if (paused := apply(folder, remote)) is not None:  # a hang lasts until the worker is killed
                 self._undos.append((over_ns if fault.kind != "hang" else None, paused.resume))
-
-    def _report_torn(self, results: list[TearResult]) -> None:
-        for fault, pointer, file in results:
-            if file is not None:
-                self._note(fault, str(file))
-            else:
-                what = f"nothing was torn: {pointer} has never named the checkpoint that was committed last"
-                self._control.warn(f"fault {fault.spec}: {what}")
 
     def _note(self, fault: Fault, target: str) -> None:
         self.fired[fault.spec] = None

@@ -12,7 +12,7 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from flowdist.runtime.wire.fault_messages import Direction, HealLink, LinkFault
+from flowdist.runtime.wire.frames import Direction, HealLink, LinkFault
 
 RESEND_S = 0.2  # seconds until a dropped packet is sent again
 RESENDS_MAX = 20  # how often a packet is dropped at most

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from flowdist.runtime.processes.pausing import PausedWorker, SlowedWorker
 from flowdist.runtime.processes.spawn_protocol import INJECTED_EXIT, INJECTED_OOM, read_pid
-from flowdist.runtime.wire.fault_messages import RemoteFault
+from flowdist.runtime.wire.frames import RemoteFault
 
 Paused = PausedWorker | SlowedWorker
 

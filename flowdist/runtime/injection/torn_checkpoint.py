@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from flowdist.control.protocol.effects import AnswerCheckpoint
 from flowdist.faults.grammar import Fault
@@ -19,15 +19,6 @@ from flowdist.graph import SECOND, RoleGraph, RoleSpec
 from flowdist.record.journal import Record
 
 PATIENCE_NS = 30 * SECOND  # how long a fault waits for a pointer
-
-
-class TearResult(NamedTuple):
-    """The result of one fault at one pointer."""
-
-    fault: Fault
-    pointer: Path  # `latest.json` of the role or the replica
-    file: Path | None  # the file that was cut; None: the pointer has never named a checkpoint that the fault wanted
-
 
 _Committed = tuple[str, int]  # path and step
 
@@ -49,10 +40,14 @@ class TornCheckpoints:
     Args:
         graph: The job.
         checkpoints: The folder of the run's checkpoints.
+        note: Called with a fault and the file that it has cut.
+        warn: Called with a text about a fault that was given up.
     """
 
-    def __init__(self, graph: RoleGraph, checkpoints: Path) -> None:
-        self._graph, self._checkpoints = graph, checkpoints
+    def __init__(
+        self, graph: RoleGraph, checkpoints: Path, note: Callable[[Fault, str], None], warn: Callable[[str], None]
+    ) -> None:
+        self._graph, self._checkpoints, self._note, self._warn = graph, checkpoints, note, warn
         self._last: dict[Path, _Committed] = {}  # by the pointer that will name it
         self._pending: list[_PendingTear] = []
 
@@ -92,30 +87,32 @@ class TornCheckpoints:
             dict.fromkeys([*folder.glob("latest.json"), *sorted(folder.glob(f"{number}/latest.json")), *coming])
         )
 
-    def tear(self, now: int) -> list[TearResult]:
+    def tear(self, now: int) -> None:
         """Carry out each pending fault whose pointer names a wanted checkpoint by now, and give up those that are late.
 
-        The pointer still names the file that was cut, so that a worker that resumes finds it torn.
+        The pointer still names the file that was cut, so that a worker that resumes finds it torn. A fault that found
+        no checkpoint at all is given up without a word.
 
         Args:
             now: The time of the job, in ns.
-
-        Returns:
-            A result for each fault that was carried out or given up. A fault that found no checkpoint at all has none.
         """
-        results = []
         for tear in list(self._pending):
-            file = _cut(tear)
-            if file is not None or tear.wanted is None or tear.until_ns <= now:
+            if (file := _cut(tear)) is not None:
                 self._pending.remove(tear)
-                if file is not None or tear.wanted is not None:
-                    results.append(TearResult(tear.fault, tear.pointer, file))
-        return results
+                self._note(tear.fault, str(file))
+            elif tear.wanted is None or tear.until_ns <= now:
+                self._give_up(tear)
 
-    def give_up(self) -> list[TearResult]:
-        """Give up all pending faults, since the job is over, and return a result without a file for each."""
-        given_up, self._pending = self._pending, []
-        return [TearResult(tear.fault, tear.pointer, None) for tear in given_up]
+    def give_up(self) -> None:
+        """Give up all pending faults, since the job is over."""
+        for tear in list(self._pending):
+            self._give_up(tear)
+
+    def _give_up(self, tear: _PendingTear) -> None:
+        self._pending.remove(tear)
+        if tear.wanted is not None:
+            what = f"nothing was torn: {tear.pointer} has never named the checkpoint that was committed last"
+            self._warn(f"fault {tear.fault.spec}: {what}")
 
 
 def _cut(tear: _PendingTear) -> Path | None:

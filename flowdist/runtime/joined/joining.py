@@ -43,7 +43,7 @@ class JobClock:
     """
 
     def __init__(self, now_ns: int) -> None:
-        self._began_ns = boot_ns() - now_ns
+        self.set(now_ns)
 
     def set(self, now_ns: int) -> None:
         """Set the clock: a run that was resumed goes on from where its journal ends."""
@@ -105,8 +105,7 @@ async def join_job(
     over = ""
     while True:
         try:
-            connection = Connection(*await dial(controller, credentials))
-            welcome = await _request(connection, request)
+            connection, welcome = await _join(controller, credentials, request)
             # From now on connect to the address that answered: a name may have several, of which only one is right.
             address = str(connection.writer.get_extra_info("peername")[0])
             found = msgspec.structs.replace(controller, host=address, run=welcome.run_id)
@@ -155,8 +154,8 @@ async def rejoin(joined: Joined, request: JoinRequest, timeout_ns: int) -> Conne
     why = ""
     while boot_ns() < until:
         try:
-            connection = Connection(*await dial(joined.controller, joined.credentials))
-            joined.clock.set((await _request(connection, request)).now_ns)
+            connection, welcome = await _join(joined.controller, joined.credentials, request)
+            joined.clock.set(welcome.now_ns)
             return connection
         except ConnectionRejected as error:
             if error.is_proven and not error.retry:
@@ -168,25 +167,32 @@ async def rejoin(joined: Joined, request: JoinRequest, timeout_ns: int) -> Conne
     raise TimeoutError(why)
 
 
-async def _request(connection: Connection, request: JoinRequest) -> Welcome:
-    """Send a request to join over the connection, and return the controller's Welcome.
+async def _join(
+    controller: ControllerEndpoint, credentials: Credentials, request: JoinRequest
+) -> tuple[Connection, Welcome]:
+    """Connect to the controller and ask to join; return the connection and the controller's Welcome.
+
+    A connection over which no Welcome has come is closed: the controller would take it for the present one of its node.
 
     Raises:
-        OSError: The connection ended, or HANDSHAKE_S passed, before the answer.
+        OSError: There is no connection, it has ended, or HANDSHAKE_S passed before the answer.
         ConnectionRejected: The controller refuses this host, or its answer is invalid.
     """
-    connection.writer.write(encode(request))
+    connection = Connection(*await dial(controller, credentials))
     try:
+        connection.writer.write(encode(request))
         async with asyncio.timeout(HANDSHAKE_S):
             answer = await read_from_controller(connection.reader)
-    except msgspec.MsgspecError as error:
+        if isinstance(answer, Welcome):
+            return connection, answer
+        if isinstance(answer, Refused):
+            raise ConnectionRejected(answer, is_proven=True)
+        raise ConnectionResetError("connection closed")
+    except BaseException as error:
+        connection.writer.transport.abort()
+        if not isinstance(error, msgspec.MsgspecError):
+            raise
         raise ConnectionRejected(Refused(f"the controller's answer is invalid: {error}"), is_proven=True) from None
-    if isinstance(answer, Welcome):
-        return answer
-    connection.writer.close()
-    if isinstance(answer, Refused):
-        raise ConnectionRejected(answer, is_proven=True)
-    raise ConnectionResetError("connection closed")
 
 
 def _reason(error: OSError) -> str:

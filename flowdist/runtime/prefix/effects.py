@@ -23,6 +23,7 @@ EFFECTS = (ON_FILES | TEMPORARY).union(
     ("socket.connect", "socket.sendto", "socket.sendmsg", "socket.getaddrinfo", "urllib.Request"),
     ("subprocess.Popen", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.spawn", "os.system"),
     ("os.kill", "os.killpg", "signal.pthread_kill"),
+    ("sys.settrace", "sys.setprofile", "sys.monitoring.register_callback"),  # else they would see flowdist's frames
     ("sqlite3.connect", "pty.spawn", "builtins.input", "builtins.breakpoint"),
 )
 # The same for the user's code alone: libraries try at their import which kinds of sockets there are.

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 class Unread(str):
-    """Text of a variable that no rank has a value for yet. Each use of it reads the variable."""
+    """Text of a variable that no rank has a value for yet. Each use of it reads the variable.
+
+    In a worker it is the value for this start, so that compiled code, which nobody sees, reads that.
+    """
 
     name: str
     read: Callable[[str], str]
@@ -66,6 +69,7 @@ class Environment(dict):  # type: ignore[type-arg]
         for name in self.unknown:
             dict.__setitem__(self, name, b"")
         self._given: list[ref[Unread]] = []
+        self._values: dict[str, str] = {}  # of a worker, for this start
         self.guarded: frozenset[bytes] = frozenset()  # a worker must not change them: late imports have read them
         self.on_conflict: Callable[[], None] = lambda: None
         self._notes: set[bytes] | None = None  # variables that were read one by one, while they are noted
@@ -123,7 +127,7 @@ class Environment(dict):  # type: ignore[type-arg]
 
     def _unread(self, key: bytes) -> bytes:
         name = os.fsdecode(key)
-        text = Unread(f"<{name}>")
+        text = Unread(self._values.get(name, f"<{name}>"))
         text.name, text.read = name, lambda name: os.environ[name]
         self._given.append(ref(text))
         value = _UnreadBytes()
@@ -140,11 +144,12 @@ class Environment(dict):  # type: ignore[type-arg]
         return notes, self._unknown_read
 
     def kept(self) -> str:
-        """Return the name of a variable that someone has kept without a value; empty if there is none."""
+        """Return the name of a variable that someone has kept unread; empty if there is none."""
         return next((text.name for text in (given() for given in self._given) if text is not None), "")
 
     def settle(self, values: dict[str, str], of_start: Iterable[str]) -> None:
         """Give a worker the variables that it has in each of its starts; those in `of_start` stay unknown."""
+        self._values = values
         kept = {os.fsencode(name) for name in of_start}
         for key in [key for key in self.unknown if key not in kept]:
             del self.unknown[key]

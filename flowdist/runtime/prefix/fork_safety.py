@@ -7,6 +7,8 @@ no thread but one. They share the locks: one that is killed while it holds a loc
 from __future__ import annotations
 
 import _ctypes
+import _io
+import _signal  # type: ignore[import-not-found]
 import errno
 import os
 import posix
@@ -15,6 +17,7 @@ import stat
 import sys
 
 PF_EXITING = 0x4  # flag of a thread in /proc: it is ending, and runs no code of the process any more
+_open = _io.open  # the script may have put something else in place of `builtins.open`
 _FORK = _ctypes.dlsym(_ctypes.dlopen(None, 0), "fork")  # type: ignore[arg-type]
 FORK_DETECTOR = 2 * os.sysconf("SC_PAGE_SIZE")  # bytes that a library may have for that: see `unforkable_memory`
 EPOLL = "anon_inode:[eventpoll]"
@@ -28,6 +31,9 @@ def why_unsafe(own_files: set[int], own_child: int = 0) -> str:
         own_files: The descriptors that belong to flowdist.
         own_child: The process id of a child that belongs to flowdist; 0: there is none.
     """
+    is_blocked = _signal.SIGCHLD in _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
+    if is_blocked or _signal.getsignal(_signal.SIGCHLD) != _signal.SIG_DFL:
+        return "it handles SIGCHLD"
     if memory := unforkable_memory("/proc/self/smaps"):
         return memory
     if children() - {own_child}:
@@ -82,22 +88,64 @@ def is_shareable(fd: int, target: str) -> bool:
     return stat.S_ISREG(mode) and (flags & os.O_ACCMODE == os.O_RDONLY or bool(flags & os.O_APPEND))
 
 
-def reopen() -> None:
+def copied_files() -> list[list[int]]:
+    """Return the descriptors of each file that is read, those together that have been copied and share a position.
+
+    A position is moved for a moment to find that out: no fork may use one of these files meanwhile.
+    """
+    groups: list[list[int]] = []
+    for fd in sorted(open_files() - {0, 1, 2}):
+        if not stat.S_ISREG(posix.fstat(fd).st_mode) or _flags(fd) & os.O_ACCMODE != os.O_RDONLY:
+            continue
+        for group in groups:
+            if _have_one_position(fd, group[0]):
+                group.append(fd)
+                break
+        else:
+            groups.append([fd])
+    return groups
+
+
+def _have_one_position(one: int, other: int) -> bool:
+    """Return whether two descriptors are copies of one: what is read by one moves the position of the other."""
+    if posix.readlink(f"/proc/self/fd/{one}") != posix.readlink(f"/proc/self/fd/{other}"):
+        return False
+    try:
+        at = posix.lseek(one, 0, os.SEEK_CUR)
+        if posix.lseek(other, 0, os.SEEK_CUR) != at:
+            return False
+        posix.lseek(one, at + 1, os.SEEK_SET)
+        is_same = posix.lseek(other, 0, os.SEEK_CUR) != at
+        posix.lseek(one, at, os.SEEK_SET)
+    except OSError:
+        return False  # it has no position
+    return is_same
+
+
+def reopen(copied: list[list[int]]) -> None:
     """In a fork, give each file that is read a position of its own, as a process has that has opened it itself.
 
     An epoll object, as asyncio has one, is replaced by one of this process.
+
+    Args:
+        copied: What `copied_files` has found before the fork.
     """
+    for group in copied:
+        try:
+            at = posix.lseek(group[0], 0, os.SEEK_CUR)
+            again = posix.open(f"/proc/self/fd/{group[0]}", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            continue  # it has no position, or cannot be opened again: that position stays shared
+        posix.lseek(again, at, os.SEEK_SET)
+        for fd in group:
+            posix.dup2(again, fd, inheritable=posix.get_inheritable(fd))
+        posix.close(again)
     for fd in open_files() - {0, 1, 2}:
         try:
             if posix.readlink(f"/proc/self/fd/{fd}") == EPOLL:
                 _renew_epoll(fd)
-            elif stat.S_ISREG(posix.fstat(fd).st_mode) and _flags(fd) & os.O_ACCMODE == os.O_RDONLY:
-                again = posix.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
-                posix.lseek(again, posix.lseek(fd, 0, os.SEEK_CUR), os.SEEK_SET)
-                posix.dup2(again, fd, inheritable=posix.get_inheritable(fd))
-                posix.close(again)
         except OSError:
-            continue  # it cannot be opened again: the position stays shared
+            continue  # what it waits for is gone: it stays shared
 
 
 def _renew_epoll(fd: int) -> None:
@@ -119,7 +167,7 @@ def unforkable_memory(smaps: str) -> str:
         smaps: The path of the file `smaps` of the process.
     """
     name, size = "", 0
-    with open(smaps, errors="replace") as lines:  # noqa: PTH123  # pathlib is not imported here
+    with _open(smaps, errors="replace") as lines:
         for line in lines:
             fields = line.split(maxsplit=5)
             if fields[0] == "VmFlags:":
@@ -138,7 +186,7 @@ def unforkable_memory(smaps: str) -> str:
 def children() -> set[int]:
     """Return the process ids of the children of this process, running or not reaped yet."""
     me = posix.getpid()
-    with open(f"/proc/{me}/task/{me}/children") as file:  # noqa: PTH123
+    with _open(f"/proc/{me}/task/{me}/children") as file:
         return {int(pid) for pid in file.read().split()}
 
 
@@ -162,7 +210,7 @@ def running_threads(tasks: str, pid: int) -> list[str]:
     names = []
     for task in posix.listdir(tasks):
         try:
-            with open(f"{tasks}/{task}/stat", errors="replace") as file:  # noqa: PTH123
+            with _open(f"{tasks}/{task}/stat", errors="replace") as file:
                 name, _, rest = file.read().partition("(")[2].rpartition(")")
         except OSError:
             continue  # the thread has ended
@@ -189,5 +237,5 @@ def _flags(fd: int) -> int:
 
 
 def _info(fd: int) -> list[str]:
-    with open(f"/proc/self/fdinfo/{fd}") as info:  # noqa: PTH123
+    with _open(f"/proc/self/fdinfo/{fd}") as info:
         return list(info)

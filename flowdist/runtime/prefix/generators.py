@@ -71,9 +71,9 @@ class Generators:
     def give(self) -> None:
         """In a fork, go on with the seeded generators, and seed the others anew."""
         if "random" in self._first and "random" not in self._seeded:
-            sys.modules["random"].seed()
+            sys.modules["random"]._inst.seed()  # the script may have put something else in place of `random.seed`
         if "numpy" in self._first and "numpy" not in self._seeded:
-            sys.modules["numpy.random"].seed()
+            sys.modules["numpy.random.mtrand"]._rand.seed()
         if "torch" in self._first and "torch" not in self._seeded:
             sys.modules["torch.random"].default_generator.seed()
         self._first |= {name: state for name, state in self._states().items() if name not in self._seeded}

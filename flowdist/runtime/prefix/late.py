@@ -44,6 +44,7 @@ class Late:
 
         before = dict(watch.environment.items_known())
         watch.environment.begin_notes()
+        watch.begin_patience()
         try:
             for name in self.wanted():
                 variables = watch.environment.items_known()
@@ -52,6 +53,9 @@ class Late:
                     return f"{name} sets variables when it is imported"
         except BaseException as error:  # SystemExit too
             return f"{type(error).__name__}: {error}"
+        finally:
+            watch.end_patience()
+        watch.watch_imported()
         read, unknown = watch.environment.end_notes()
         after = dict(watch.environment.items_known())
         changed = {key for key in {**before, **after} if before.get(key) != after.get(key)}

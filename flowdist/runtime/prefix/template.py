@@ -9,7 +9,7 @@ Messages from it:
     ready REASON HAS_TORCH PID              the split is reached, and why, with the place in the script
     cold REASON                             this process must not be forked; it ends
     spawned ID PID, refused ID DETAIL       the answer to `spawn` and `store`
-    stale ID PATH                           the answer to `spawn` if the script would now read something else
+    stale ID WHY                            the answer to `spawn` if the script may do something else now
     ended ID CODE                           a worker has ended; negative for a signal
     plain                                   comes with the link of a second template, which lacks the late imports
     again ID                                a worker has to be forked anew from that one: it has done nothing yet
@@ -29,16 +29,26 @@ import marshal
 import os
 import posix
 import select
-import time
+import sys
+from time import monotonic, process_time  # the script may put something else in their place
 
 from flowdist.runtime.prefix import fork_safety
 from flowdist.runtime.prefix.arguments import watch as watch_arguments
 from flowdist.runtime.prefix.caller import is_imported, place
 from flowdist.runtime.prefix.late import Late
 from flowdist.runtime.prefix.link import VARIABLE, Link, pair
-from flowdist.runtime.prefix.shown_environment import ShownEnvironment
+from flowdist.runtime.prefix.signals import Handled, Shield
 from flowdist.runtime.prefix.watch import Watch
-from flowdist.runtime.prefix.worker import OUTPUT, Output, Start, become_worker, count_steps, die_with_parent, high_copy
+from flowdist.runtime.prefix.worker import (
+    OUTPUT,
+    Output,
+    ShownEnvironment,
+    Start,
+    become_worker,
+    count_steps,
+    die_with_parent,
+    high_copy,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,9 +56,9 @@ if TYPE_CHECKING:
 
 SAME_S = 1.0  # so long what was read counts as unchanged for the workers of one generation
 SIGKILL = 9
-# A batch system sends these signals to all processes of a job. Workers handle them as their script says; a template and
-# a store have to outlive them, because workers end with both.
-SENT_TO_ALL = (_signal.SIGHUP, _signal.SIGINT, _signal.SIGTERM, _signal.SIGUSR1, _signal.SIGUSR2)
+ENDS = ("it ends", "it calls os._exit")  # moments at which nothing is left to do again
+# Failures that say that something is not there, which a restart sees as well. Others may pass.
+NOT_THERE = (ImportError, LookupError, AttributeError, FileNotFoundError)
 WORTH_S = 0.2  # of computing since its split, from which on a worker leaves a template of its rank
 
 
@@ -75,8 +85,11 @@ class Prefix:
     def __init__(self, given: dict[str, Any]) -> None:
         self._given = given
         self._start: Start
+        self._is_ready = self._is_worker = False
+        self._once = ""  # why workers of one generation alone may be forked from here
         self._began_s = 0.0
         self._opener = 0  # of the pipe to the template of this rank
+        self._copied: list[list[int]] = []  # files that are being read at the split: see `fork_safety.copied_files`
         self._link = Link(_socket.socket(fileno=given["fd"]))
         self._own_umask = posix.umask(given["umask"])
         self._output = Output()
@@ -84,37 +97,83 @@ class Prefix:
         self._children: dict[int, tuple[int, int]] = {}  # ids and pids of workers by pidfd
         self._checked: tuple[str | None, float] = None, 0.0  # a generation, and when its first worker was asked for
         self._shown = ShownEnvironment(given["pythonpath"])
-        self._watch = Watch(given["unknown"], self._split)
+        self._handled = Handled()
+        self._handled.begin()
+        self._watch = Watch(given["unknown"], self._come)
+        self._watch.observations.note("place", given["folder"])
         atexit.register(self._end)  # the first to be registered is the last to be called
         if given["has_own_words"]:
             watch_arguments(self._watch.split)
 
     def _end(self) -> None:
         """Split at the end of a script that has not done so before; in a worker, let the last collection see all."""
-        self._watch.split("it ends")
+        self._watch.split(ENDS[0])
         self._late.end_guard()
         gc.unfreeze()  # else extensions such as nanobind's count the objects of imports as leaked
+
+    def _come(self, why: str) -> None:
+        """Split, and in a worker let it begin to act. Signals wait as long: workers handle them as their script says.
+
+        A batch system sends signals to all processes of a job. A template and a store have to outlive them, because
+        workers end with both.
+        """
+        shield = Shield()  # runs handlers, which may split and act themselves
+        try:
+            if self._watch.is_on:
+                self._watch.is_on = False  # what flowdist does from here on is not the script's
+                (self._act if self._is_worker else self._split)(why)
+        finally:
+            shield.end()
 
     def _split(self, why: str) -> None:
         """Become a template. This returns in forked workers alone."""
         watch = self._watch
-        if kept := watch.environment.kept():
-            self._give_up(f"a library has kept {kept} before its value was known")
-        if unsafe := self._why_unsafe():
-            self._give_up(unsafe)
-        watch.observations.close()
-        start = self._with_late_imports(f"{why}{place()}")
-        watch.environment.settle(start.variables, self._given["of_start"])
-        become_worker(start, watch, self._output)
-        self._shown.give(start.variables)
-        self._start, self._began_s = start, time.process_time()
+        try:
+            if unsafe := self._why_unsafe():
+                self._give_up(unsafe)
+            self._once = self._why_once(why)
+            watch.observations.close()
+            serve = self._serve if why in ENDS else self._with_late_imports
+            start = serve(f"{why}{place()}")
+            watch.environment.settle(start.variables, self._given["of_start"])
+            become_worker(start, watch, self._output, self._copied)
+            self._shown.give(start.variables)
+            self._handled.begin()
+        except BaseException as error:  # it must not reach the script
+            self._fail(error)
+        self._start, self._began_s, self._is_worker = start, process_time(), True
         watch.environment.guarded, watch.environment.on_conflict = self._late.read, self._begin_again
-        watch.rearm(self._act)
+        watch.rearm(self._come)
+
+    def _fail(self, error: BaseException) -> NoReturn:
+        """End this process: a prefix that has not split yet is given up, a template or worker dies."""
+        try:
+            why = f"{type(error).__name__} at its split: {error}"
+            if not self._is_ready:
+                self._give_up(why)
+            posix.write(2, f"flowdist: {why}\n".encode())
+        finally:
+            posix._exit(1)
 
     def _why_unsafe(self) -> str:
         """Return why workers must not be forked from this process; empty if they may be."""
+        if kept := self._watch.environment.kept():
+            return f"a library has kept {kept} before its value was known"
+        if _signal.sigpending():
+            return "a signal that it blocks waits for it"
         of_script = self._watch.scratch.why_unsafe() or self._watch.generators.why_different()
         return of_script or fork_safety.why_unsafe({self._link.fileno()})
+
+    def _why_once(self, why: str) -> str:
+        """Return why a restart must not go on from here, where the script splits or acts; empty if it may."""
+        if made := self._watch.observations.why_once():
+            return made
+        if why in ENDS:
+            return "it has ended"
+        if self._handled.has_any():
+            return "it has handled a signal"
+        error = sys.exc_info()[1] or getattr(sys, "last_value", None)
+        return "" if error is None or isinstance(error, NOT_THERE) else f"it handles {type(error).__name__}"
 
     def _begin_again(self) -> NoReturn:
         """Have this worker forked anew without late imports: it changes what they have read, and has done nothing."""
@@ -126,17 +185,21 @@ class Prefix:
     def _act(self, why: str) -> None:
         """Let a worker begin to act. If it has run for some time since its split, a template of its rank stays here."""
         start, watch = self._start, self._watch
-        if time.process_time() - self._began_s >= WORTH_S:
-            if unsafe := self._why_unsafe():
-                self._link.send("bare", start.id, unsafe)
-            else:
-                start = self._leave_template(why) or start
+        if process_time() - self._began_s >= WORTH_S:
+            try:
+                if not (bare := self._why_once(why) or self._why_unsafe()):
+                    start = self._leave_template(why) or start
+            except Exception as error:
+                bare = f"{type(error).__name__}: {error}"
+            if bare:
+                self._link.send("bare", start.id, bare)
         watch.stop(start.variables)
         if start is not self._start:
-            become_worker(start, watch, self._output)
+            become_worker(start, watch, self._output, self._copied)
             self._shown.give(start.variables)
         count_steps(self._at_first_step)
         self._late.guard()
+        self._handled.end()
         self._output.close()
         self._link.close()
 
@@ -147,7 +210,7 @@ class Prefix:
         """
         ours, theirs = pair()
         first_step, opener = posix.pipe()
-        ends = self._output.sizes()
+        ends, copied = self._output.sizes(), fork_safety.copied_files()
         between = fork_safety.fork()
         if between:
             posix.waitpid(between, 0)
@@ -158,14 +221,15 @@ class Prefix:
             self._opener = high_copy(opener)
             posix.close(opener)
             return None
-        posix.setsid()  # before the worker goes on, whose group is killed when it ends
-        if fork_safety.fork():
-            posix._exit(0)
-        for link in (ours, self._link):
-            link.close()
-        posix.close(opener)
-        self._link, self._children = theirs, {}
         try:
+            posix.setsid()  # before the worker goes on, whose group is killed when it ends
+            fork_safety.reopen(copied)  # and before it reads on
+            if fork_safety.fork():
+                posix._exit(0)
+            for link in (ours, self._link):
+                link.close()
+            posix.close(opener)
+            self._link, self._children = theirs, {}
             self._watch.observations.close()
             self._output.keep(self._start, ends)
             return self._serve(why, first_step)
@@ -212,8 +276,9 @@ class Prefix:
             first_step: A pipe that gets a byte when the worker has made its first step: late imports are done then.
         """
         gc.freeze()  # objects that exist now stay in pages that all workers share
-        mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, SENT_TO_ALL)
+        self._copied = fork_safety.copied_files()  # before there are workers
         self._link.send("ready", why, is_imported("torch"), posix.getpid())
+        self._is_ready = True
         poll = select.poll()
         poll.register(self._link.fileno(), select.POLLIN)
         if first_step >= 0:
@@ -231,7 +296,6 @@ class Prefix:
                 elif (received := self._link.receive()) is None:
                     posix._exit(0)
                 elif (start := self._handle(poll, *received[0])) is not None:
-                    _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
                     return start
 
     def _import_late_here(self) -> None:
@@ -249,8 +313,8 @@ class Prefix:
                     _kill_group(pid, rest[0])
             return None
         start = Start(id, *rest)
-        if start.store is None and (path := self._changed(start)):
-            self._link.send("stale", id, path)
+        if start.store is None and (why := self._why_stale(start)):
+            self._link.send("stale", id, why)
             return None
         umask = posix.umask(self._own_umask)
         try:
@@ -293,15 +357,17 @@ class Prefix:
             posix.setsid()
         return pid
 
-    def _changed(self, start: Start) -> str:
-        """Return the path of something that the script would now find changed; empty if there is nothing.
+    def _why_stale(self, start: Start) -> str:
+        """Return why the script may do something else now; empty if it does the same.
 
         The workers of one generation, which start together, have one answer.
         """
-        key, now = start.variables.get("FLOWDIST_GENERATION"), time.monotonic()
+        key, now = start.variables.get("FLOWDIST_GENERATION"), monotonic()
+        if self._once and self._checked[1] and key != self._checked[0]:
+            return self._once
         if key is None or (key != self._checked[0] or now - self._checked[1] > SAME_S):
             if path := self._watch.observations.changed():
-                return path
+                return f"{path} has changed"
             self._checked = key, now
         return ""
 

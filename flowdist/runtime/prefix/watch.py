@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 SILENT_EFFECTS = (
-    *("pipe", "pipe2", "mkfifo", "mknod", "memfd_create", "eventfd", "setsid", "setpgid", "setpgrp", "_exit"),
+    *("pipe", "pipe2", "mkfifo", "mknod", "memfd_create", "eventfd", "openpty", "posix_openpt"),
+    *("setsid", "setpgid", "setpgrp", "_exit"),
 )
 DEFAULT_TEMPORARY = ("_get_default_tempdir", "/tempfile.py")  # tries whether it can write there
 OF_PROCESS = (
@@ -53,10 +54,11 @@ OF_ITSELF = ("/proc/self", "/proc/thread-self", f"/proc/{posix.getpid()}", "/dev
 NO_FILES = ("/dev/null", "/dev/zero")
 # Functions of other modules, by module, that are no audit events: those of torch initialise CUDA, others wait.
 THREADS = ("start_new_thread", "start_joinable_thread")
-WAITS = ("pause", "sigwait", "sigwaitinfo", "sigtimedwait")
+WAITS = ("pause", "sigwait", "sigwaitinfo", "sigtimedwait", "set_wakeup_fd")
 SPLITTING = {
     "torch._C": ("_cuda_init", "_cuda_getDeviceCount"),
     "_socket": ("socketpair",),
+    "_posixshmem": ("shm_open", "shm_unlink"),
     "signal": WAITS,
     "time": ("sleep", "process_time", "process_time_ns", "thread_time", "thread_time_ns"),
     "resource": ("getrusage",),
@@ -72,7 +74,12 @@ CLOCKS = (
 )
 # Functions that seed a global generator, by module.
 SEEDS = {"random": "seed", "numpy.random.mtrand": "seed", "torch.random": "seed"}
-WRITES = os.O_WRONLY | os.O_RDWR
+# Compiled code that opens weights by itself, by module: which of its arguments is the path, and how it opens that.
+OPENERS = {
+    "torch._C": {"PyTorchFileWriter": (0, "w")},
+    "safetensors._safetensors_rust": {"safe_open": (0, "r"), "serialize_file": (1, "w")},
+}
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 # New objects after which the garbage collector looks at them, while a library is imported: with Python's own
 # number the collector takes a quarter of the time that the import of torch takes, and finds nothing.
 PATIENT = 50_021  # no number that a program would choose
@@ -109,8 +116,7 @@ class Watch:
         _Hook.call = self._audit
         for name in THREADS:
             self._wrap_function(_thread, name)
-        for name in {*SPLITTING, "time", "threading"} & sys.modules.keys():
-            self._wrap_module(name, sys.modules[name])
+        self.watch_imported()
         for name in SILENT_EFFECTS:
             self._wrap(name, lambda name, *args, **named: self.act(f"it calls os.{name}"))
         for name in OF_PROCESS:
@@ -150,8 +156,7 @@ class Watch:
     def split(self, why: str) -> None:
         """Note that the script has come to its split; `why` says how. Only the first call counts."""
         if self.is_on:
-            self._end_patience()
-            self.is_on = False  # what flowdist does from here on is not the script's
+            self.end_patience()
             self._split(why)
 
     def act(self, why: str) -> None:
@@ -190,22 +195,26 @@ class Watch:
         if is_from_user:
             self.generators.before_import()
         if self.is_on and not was_patient and not self._is_worker:
-            self._begin_patience()
+            self.begin_patience()
         try:
             return self._find_and_load(name, import_)
         finally:
             if not was_patient:
-                self._end_patience()
-            if self.is_on and (module := sys.modules.get(name)) is not None:
-                self._after_import(name, module, is_from_user)
+                self.end_patience()
+            if self.is_on:
+                if (module := sys.modules.get(name)) is not None:
+                    self._after_import(name, module, is_from_user)
+                elif "." in name:
+                    self.observations.note_missing_module(name)
 
-    def _begin_patience(self) -> None:
+    def begin_patience(self) -> None:
         """Have the garbage collector wait while something is imported, until that comes to a module of the user."""
         self._thresholds = gc.get_threshold()
         if self._thresholds[0]:
             gc.set_threshold(PATIENT, *self._thresholds[1:])
 
-    def _end_patience(self) -> None:
+    def end_patience(self) -> None:
+        """Give the garbage collector the thresholds that it had before `begin_patience`."""
         usual, self._thresholds = self._thresholds, None
         if usual is not None and gc.get_threshold() == (PATIENT, *usual[1:]):  # else what was imported has set it
             gc.set_threshold(*usual)
@@ -223,9 +232,19 @@ class Watch:
         if is_from_user and caller.is_installed(getattr(module, "__file__", None) or "<frozen "):
             self.generators.after_import()
 
+    def watch_imported(self) -> None:
+        """Watch the modules that were imported before the hooks were set, or while they were off, as late imports are.
+
+        Generators that have come with them count as just imported: each worker seeds them anew.
+        """
+        for name in {*SPLITTING, *OPENERS, *SEEDS, *GENERATORS, "multiprocessing.process"} & sys.modules.keys():
+            self._after_import(name, sys.modules[name], is_from_user=False)
+
     def _wrap_module(self, name: str, module: Any) -> None:
         for function in SPLITTING.get(name, ()):
             self._wrap_function(module, function)
+        for function in OPENERS.get(name, ()):
+            self._wrap_function(module, function, self._opener(*OPENERS[name][function]))
         if name == "threading":
             self._wrap_function(module.Thread, "start")  # a fork amid it would lose the thread
         elif name == "time":
@@ -234,7 +253,8 @@ class Watch:
 
     def _wrap_function(self, module: Any, name: str, before: Callable[..., object] | None = None) -> None:
         function = getattr(module, name, None)
-        if function is None:
+        # `importlib.import_module` comes here with modules that are imported already.
+        if function is None or any(function is wrapper for *_, wrapper in self._kept_functions):
             return
         wrapper: Any = _Wrapper(self, module.__name__, name, function, before or self._on_call)
         if isinstance(module, type):  # a function is bound where it is an attribute of a class; no wrapper is
@@ -246,6 +266,16 @@ class Watch:
     def _on_call(self, name: str, *args: object, **named: object) -> None:
         if name.startswith("_cuda") or not caller.is_import():  # libraries try at their import what the system can do
             self.act(f"it calls {name}")
+
+    def _opener(self, place: int, mode: str) -> Callable[..., None]:
+        """Return what is done before a function of OPENERS is called."""
+
+        def on_call(name: str, *args: object, **named: object) -> None:
+            file = args[place] if len(args) > place else named.get("filename")
+            if isinstance(file, (str, bytes, os.PathLike)):  # else something to write to
+                self._on_open(file, mode, None, may_write=False)
+
+        return on_call
 
     def _on_clock(self, name: str, *args: object, **named: object) -> None:
         if self._is_worker:
@@ -269,7 +299,8 @@ class Watch:
         if event == "exec":  # of the code of a module that is being imported, among others
             file = getattr(args[0], "co_filename", "")
             if file.endswith(".py") and not caller.is_installed(file):
-                self._end_patience()
+                self.end_patience()
+                self.observations.note("file", file)
             return
         self._is_busy = True
         try:

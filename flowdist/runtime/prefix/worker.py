@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import _ctypes
+import _io
 import fcntl
 import os
 import posix
 import sys
 
 from flowdist.runtime.prefix import fork_safety
-from flowdist.runtime.prefix.link import HIGH_FD
+from flowdist.runtime.prefix.link import HIGH_FD, VARIABLE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 OUTPUT = (1, 2)  # stdout and stderr
 LOGS = ("stdout.log", "stderr.log")
 CHUNK = 1 << 20
+MEMORY = "/proc/self/mem"
+REST = b"FLOWDIST_ROOM="  # of the place: an empty entry would end the list for many readers
+ENV_START, ENV_END = 47, 48  # fields of /proc/self/stat behind the name of the program (proc(5), 50 and 51)
 _PR_SET_PDEATHSIG, _SIGKILL = 1, 9
 _prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
 
@@ -133,6 +137,49 @@ class Output:
                     posix.dup2(own, fd, inheritable=posix.get_inheritable(fd))
 
 
+class ShownEnvironment:
+    """Place of PYTHONPATH and VARIABLE, one after the other, in memory of this process: /proc/PID/environ shows it.
+
+    A fork shows the variables of its template. Tools that look a worker up by its RANK, and scripts that read
+    /proc/self/environ, expect the worker's own: each worker writes them there. Nothing else points to that text.
+
+    Args:
+        pythonpath: The user's own PYTHONPATH, in place of the prefix's; none if it is unset.
+    """
+
+    def __init__(self, pythonpath: dict[str, str]) -> None:
+        self._pythonpath = pythonpath
+        self._address = self._size = 0
+        try:
+            with _io.open("/proc/self/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+            start, end = int(fields[ENV_START]), int(fields[ENV_END])
+            memory = posix.open(MEMORY, os.O_RDONLY | os.O_CLOEXEC)
+            block = posix.pread(memory, end - start, start)
+            posix.close(memory)
+        except OSError:
+            return  # a system without these files: workers show the variables of the prefix
+        at = block.rfind(b"\0PYTHONPATH=") + 1
+        if at and block.endswith(b"\0") and block.count(b"\0", at) == 2 and os.fsencode(VARIABLE) in block[at:]:
+            self._address, self._size = start + at, len(block) - at - 1
+
+    def give(self, values: dict[str, str]) -> None:
+        """Have this process, a worker, show its variables; do nothing if there is no room for them.
+
+        Args:
+            values: The variables that differ from rank to rank or from start to start.
+        """
+        shown = [os.fsencode(f"{name}={value}") for name, value in {**self._pythonpath, **values}.items()]
+        text = b"\0".join([*shown, REST])
+        if len(text) <= self._size:
+            try:
+                memory = posix.open(MEMORY, os.O_RDWR | os.O_CLOEXEC)
+                posix.pwrite(memory, text.ljust(self._size), self._address)
+                posix.close(memory)
+            except OSError:
+                return
+
+
 def high_copy(fd: int) -> int:
     """Return a copy of a descriptor with a number above those that the script expects, if the limit allows it."""
     try:
@@ -152,16 +199,17 @@ def die_with_parent(parent: int) -> None:
         posix._exit(1)
 
 
-def become_worker(start: Start, watch: Watch, output: Output) -> None:
+def become_worker(start: Start, watch: Watch, output: Output, copied: list[list[int]]) -> None:
     """Make this fork of a template the worker of a request. The script goes on when this has returned.
 
-    What the script has written until its split is copied into the worker's logs, as if it had written it.
+    What the script has written until its split is copied into the worker's logs, as if it had written it. `copied` are
+    the files that are being read: see `fork_safety.copied_files`.
     """
     if start.cpus:
         posix.sched_setaffinity(0, start.cpus)
     output.give(start.logs)
     start.close_logs()
-    fork_safety.reopen()
+    fork_safety.reopen(copied)
     sys.argv = _arguments(start.argv)
     watch.generators.give()
     _renew_authkey(watch.authkey)

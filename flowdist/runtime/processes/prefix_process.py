@@ -14,12 +14,13 @@ from pathlib import Path
 
 from flowdist.control.fork_policy import PATIENCE_S
 from flowdist.runtime.prefix.link import HIGH_FD, VARIABLE, Link, pair
+from flowdist.runtime.processes.reaper import stat_fields
 from flowdist.runtime.processes.spawn_protocol import PrefixSpec, Spawn
 from flowdist.runtime.umask import INHERITED, users_umask
 
 STORE_HOST = "flowdist.runtime.stores.store_host"  # module that serves a store in a fork of a template
 IDLE_S = 3.0  # without computing for so long, a script waits for something
-ROOM = 1 << 12  # bytes for the variables of a worker: see `shown_environment`
+ROOM = 1 << 12  # bytes for the variables of a worker: see `ShownEnvironment`
 BOOT = Path(__file__).parent.parent / "prefix" / "boot"
 
 
@@ -102,9 +103,9 @@ class Prefix:
         """Return whether the script has not computed for IDLE_S seconds: it waits for something before its split."""
         now = time.monotonic()
         with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended
-            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+            fields = stat_fields(self.pid)
             computed = int(fields[11]) + int(fields[12])
-            if computed != self._computed or fields[0] == "D":
+            if computed != self._computed or fields[0] == b"D":
                 self._computed, self._computed_at_s = computed, now
         return now - self._computed_at_s > IDLE_S
 
@@ -161,12 +162,7 @@ class Prefix:
 
 
 def _environment(spec: PrefixSpec, fd: int) -> dict[str, str]:
-    """Return the environment of a prefix process.
-
-    Args:
-        spec: The prefix.
-        fd: The descriptor of its link.
-    """
+    """Return the environment of a prefix process, whose link has the descriptor `fd`."""
     env = dict(spec.env)
     umask = users_umask(env)
     if umask == INHERITED:
@@ -175,6 +171,7 @@ def _environment(spec: PrefixSpec, fd: int) -> dict[str, str]:
     given = {
         "fd": fd,
         "parent": os.getpid(),
+        "folder": spec.cwd,
         "umask": umask,
         "unknown": list(spec.unknown),
         "of_start": list(spec.of_start),
@@ -186,4 +183,4 @@ def _environment(spec: PrefixSpec, fd: int) -> dict[str, str]:
     path = os.pathsep.join(filter(None, [str(BOOT), env.get("PYTHONPATH", "")]))
     given_text = marshal.dumps(given).hex().ljust(ROOM)  # spaces say nothing
     env.pop("PYTHONPATH", None)
-    return env | {"PYTHONPATH": path, VARIABLE: given_text}  # at the end, where workers write: see `shown_environment`
+    return env | {"PYTHONPATH": path, VARIABLE: given_text}  # at the end, where workers write: see `ShownEnvironment`

@@ -86,15 +86,16 @@ class Prefixes:
         templates = [template for prefix in self._all() for template in prefix.templates]
         return next((template for template in templates if id in template.running), None)
 
-    def spawn(self, request: Spawn) -> bool:
+    def spawn(self, request: Spawn) -> None:
         """Have a worker forked from its prefix, which is started if needed, now or once it has come to its split.
 
+        The worker is started by exec if the request names no prefix, or the prefix cannot be started or was given up.
         Once for each prefix that was given up, the agent gets StartedCold.
-
-        Returns:
-            False if the caller has to start the worker by exec: the request names no prefix, or the prefix cannot be
-            started or was given up.
         """
+        if not self._fork(request):
+            self._start(request)
+
+    def _fork(self, request: Spawn) -> bool:
         spec = request.prefix
         if spec is None:
             return False
@@ -145,7 +146,7 @@ class Prefixes:
         """
         received = template.link.receive()
         if received is None and template not in (template.prefix.main, template.prefix.plain):
-            self._end_workers(list(template.running.items()))
+            self._end_workers([template])
             template.running.clear()
             template.prefix.drop(template)
         elif received is None:
@@ -181,8 +182,8 @@ class Prefixes:
                     del template.running[id]
                     self._answer(Ended(id, code))
                     self._end_if_unused(template)
-            case ("stale", id, path):
-                self._handle_stale(template, template.running.pop(id)[1], path)
+            case ("stale", id, why):
+                self._handle_stale(template, template.running.pop(id)[1], why)
             case ("again", id):
                 self._fork_again(template, id)
             case _:
@@ -196,7 +197,7 @@ class Prefixes:
         if template in (prefix.main, prefix.plain):
             prefix.has_torch = has_torch
         if template is prefix.main:
-            self._handle_ready(prefix)
+            self._start_waiting(prefix)
 
     def _handle_cold(self, template: Template, reason: str) -> None:
         prefix = template.prefix
@@ -205,32 +206,30 @@ class Prefixes:
         if template is prefix.main:
             self._give_up(prefix, lambda upkeep: upkeep.is_unsafe(reason))
 
-    def _handle_stale(self, template: Template, request: Spawn, path: str) -> None:
-        """Start a worker that a template cannot fork any more, because a file has changed that it has read."""
+    def _handle_stale(self, template: Template, request: Spawn, why: str) -> None:
+        """Start a worker that a template cannot fork any more: a file has changed that it has read, for example."""
         prefix = template.prefix
         if template is prefix.main or template is prefix.plain:
-            self._run_anew(prefix, request, path)
+            self._run_anew(prefix, request, why)
             return
-        _say(f"{path} has changed: {_replica(request)} restarts from the split of all ranks")
+        _say(f"{why}: {_replica(request)} restarts from the split of all ranks")
         prefix.drop(template)
-        if not self.spawn(request):
-            self._start(request)
+        self.spawn(request)
 
-    def _handle_ready(self, prefix: Prefix) -> None:
+    def _start_waiting(self, prefix: Prefix) -> None:
+        """Start the workers that wait for a prefix, which is at its split or was given up."""
         waiting, prefix.waiting = prefix.waiting, {}
         for request in waiting.values():
-            if not self.spawn(request):
-                self._start(request)
+            self.spawn(request)
         self._answer_prepared(prefix.spec)
 
-    def _run_anew(self, prefix: Prefix, request: Spawn, path: str) -> None:
-        """Run a prefix anew for a worker, because something has changed that the script has read."""
+    def _run_anew(self, prefix: Prefix, request: Spawn, why: str) -> None:
+        """Run a prefix anew for a worker, because the script may do something else now."""
         if self._prefixes.get(prefix.spec) is prefix:
-            _say(f"{path} has changed: the script is run anew up to its split")
+            _say(f"{why}: the script is run anew up to its split")
             del self._prefixes[prefix.spec]
             self._stale.append(prefix)
-        if not self.spawn(request):
-            self._start(request)
+        self.spawn(request)
         self._end_if_stale(prefix)
 
     def _fork_again(self, template: Template, id: int) -> None:
@@ -262,15 +261,10 @@ class Prefixes:
 
         If its late imports have failed, the template without them takes its place.
         """
-        if prefix.promote_plain():
-            self._handle_ready(prefix)
-            return
-        note(self._upkeep[prefix.spec])
-        self._remove(prefix)
-        for request in prefix.waiting.values():
-            if not self.spawn(request):
-                self._start(request)
-        self._answer_prepared(prefix.spec)
+        if not prefix.promote_plain():
+            note(self._upkeep[prefix.spec])
+            self._remove(prefix)
+        self._start_waiting(prefix)
 
     def _handle_death(self, prefix: Prefix) -> None:
         """Kill the workers of a prefix of which a template has died, and report them to the agent as ended by SIGKILL.
@@ -278,19 +272,16 @@ class Prefixes:
         Without their parent nothing could report their exit codes. If the process died before its split, it has no
         workers, and those that wait for it are started by exec.
         """
-        is_ready, running = prefix.main.is_ready, [one for each in prefix.templates for one in each.running.items()]
+        is_ready, templates = prefix.main.is_ready, prefix.templates
         code = self._remove(prefix)
         how = f"signal {signal_name(code)}" if code < 0 else f"exit {code}"
         self._upkeep[prefix.spec].died(how, is_ready=is_ready)
-        self._end_workers(running)
-        for request in prefix.waiting.values():
-            if not self.spawn(request):
-                self._start(request)
-        self._answer_prepared(prefix.spec)
+        self._end_workers(templates)
+        self._start_waiting(prefix)
 
-    def _end_workers(self, running: list[tuple[int, tuple[int, Spawn]]]) -> None:
-        """Kill the workers of a template that has died, and report them to the agent as ended by SIGKILL."""
-        for id, (pid, _) in running:
+    def _end_workers(self, templates: list[Template]) -> None:
+        """Kill the workers of templates that have died, and report them to the agent as ended by SIGKILL."""
+        for id, (pid, _) in [worker for template in templates for worker in template.running.items()]:
             if pid:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(pid, signal.SIGKILL)

@@ -1,13 +1,16 @@
-"""States of processes, as the kernel knows them: facts about whoever stands still."""
+"""States of processes, as the kernel knows them: facts about whoever stands still.
+
+A stopped process answers nothing and breaks no connection: without a look at its state it goes unnoticed.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from pathlib import Path
 
 from flowdist.control.protocol.ids import ProcessState
-from flowdist.runtime.processes.reaper import descendants
+from flowdist.runtime.processes.reaper import descendants, stat_fields
 
 _NAMES: dict[str, ProcessState] = {"T": "stopped", "t": "stopped", "Z": "zombie", "X": "zombie", "D": "uninterruptible"}
 _BY_WEIGHT: tuple[ProcessState, ...] = ("stopped", "zombie", "uninterruptible", "")  # the most telling one first
@@ -16,7 +19,7 @@ _BY_WEIGHT: tuple[ProcessState, ...] = ("stopped", "zombie", "uninterruptible", 
 def letter_of(pid: int) -> str:
     """Return the state of a process, one letter as in /proc; empty if there is no such process."""
     with contextlib.suppress(OSError, IndexError):
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+        return stat_fields(pid)[0].decode()
     return ""
 
 
@@ -49,3 +52,38 @@ def children_of(pid: int) -> list[int]:
     with contextlib.suppress(OSError):
         return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     return []
+
+
+class Relatives:
+    """The guardian and the spawner of an agent, and what the spawner has started besides workers.
+
+    The agent itself is watched by its guardian (`lease_watch`).
+
+    Args:
+        guardian: The process id of the guardian.
+        spawner: That of the spawner; 0: it is not known, and not watched.
+    """
+
+    def __init__(self, guardian: int, spawner: int) -> None:
+        self._guardian, self._spawner = guardian, spawner
+
+    def stopped(self, workers: Set[int]) -> str:
+        """Return which of them are stopped, in words with their numbers; empty if none is.
+
+        Args:
+            workers: The process ids of the workers, which are none of flowdist's own processes.
+        """
+        watched = {self._guardian: "its guardian", self._spawner: "its spawner"}
+        watched |= {pid: "its prefix or store" for pid in children_of(self._spawner) if pid not in workers}
+        found = [f"{name} (pid {pid})" for pid, name in watched.items() if pid and state_of(pid) == "stopped"]
+        return ", ".join(found)
+
+    def check_spawner(self) -> None:
+        """Check that the spawner can kill workers, before that is asked of it.
+
+        Raises:
+            RuntimeError: It is stopped. The agent ends then, so that the guardian kills the whole node: it must not
+                outlive its lease (R19).
+        """
+        if self._spawner and state_of(self._spawner) == "stopped":
+            raise RuntimeError(f"the spawner (pid {self._spawner}) is stopped, and cannot kill workers")

@@ -44,6 +44,19 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl failed")
 
 
+def stat_fields(pid: int | str) -> list[bytes]:
+    """Return the fields in /proc/PID/stat of a process behind the name of its program: the first one is its state.
+
+    Raises:
+        OSError: There is no such process.
+    """
+    file = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
+    try:
+        return os.read(file, 4096).rpartition(b")")[2].split()  # the name stands in brackets, and may contain brackets
+    finally:
+        os.close(file)
+
+
 def _parent_pids() -> dict[int, int]:
     """Return the parent's process id of every process on the machine, by process id.
 
@@ -53,13 +66,7 @@ def _parent_pids() -> dict[int, int]:
     for name in os.listdir("/proc"):  # noqa: PTH208  # speed: a lost node waits for this, and a machine has many processes
         if name.isdigit():
             with contextlib.suppress(OSError, ValueError, IndexError):
-                file = os.open(f"/proc/{name}/stat", os.O_RDONLY)
-                try:
-                    # the program's name stands in brackets and may contain brackets itself
-                    fields = os.read(file, 4096).rpartition(b")")[2].split()
-                finally:
-                    os.close(file)
-                found[int(name)] = int(fields[1])
+                found[int(name)] = int(stat_fields(name)[1])
     return found
 
 

@@ -126,7 +126,8 @@ class StartedCold(msgspec.Struct, frozen=True, tag=True):
 
 
 Request = Spawn | Prepare | Signal | CancelSpawn
-Answer = Spawned | Respawned | SpawnRefused | Ended | Prepared | StartedCold
+WorkerAnswer = Spawned | Respawned | SpawnRefused | Ended | StartedCold
+Answer = WorkerAnswer | Prepared
 
 _DECODER = msgspec.msgpack.Decoder(Request | Answer)
 INJECTED_EXIT = "injected_exit"  # file: the exit code that an injected fault wants reported instead of its SIGKILL
@@ -188,8 +189,4 @@ class Channel:
         data = b""
         with contextlib.suppress(ConnectionError):
             data = self._socket.recv(1 << 16)
-        return self.feed(data) if data else None
-
-    def feed(self, data: bytes) -> list[Request | Answer]:
-        """Add bytes that were read from the socket by other means than `receive`; return the messages they complete."""
-        return [_DECODER.decode(body) for body in self._frames.feed(data)]
+        return [_DECODER.decode(body) for body in self._frames.feed(data)] if data else None

@@ -15,7 +15,7 @@ from flowdist.graph import RoleGraph
 from flowdist.runtime.run_folder.logs import CUT, PIECE_BYTES
 from flowdist.runtime.run_folder.runs import ControllerLink
 from flowdist.runtime.wire.frames import encode
-from flowdist.runtime.wire.line_buffer import LineBuffer
+from flowdist.runtime.wire.framing import LineBuffer
 from flowdist.runtime.wire.log_messages import (
     ASKED_MAX,
     LISTED_MAX,

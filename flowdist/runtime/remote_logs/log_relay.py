@@ -102,12 +102,8 @@ class LogRelay:
     def _end(self, node: NodeName, answer: LogAnswer) -> None:
         asked = self._asked.pop(node)
         asked.timeout.cancel()
-        if _is_last(asked.request) and not (isinstance(answer.content, LogPieces) and answer.content.pieces):
+        query, has_more = asked.request.query, isinstance(answer.content, LogPieces) and answer.content.pieces
+        if isinstance(query, ReadLogs) and query.follows and query.final and not has_more:
             self._read_out.add(node)
         self._send(asked.asker, msgspec.structs.replace(answer, number=0))
         self._ask_next()
-
-
-def _is_last(request: LogRequest) -> bool:
-    """Return whether a follower asks for what a host has left after the end of the job."""
-    return isinstance(request.query, ReadLogs) and request.query.follows and request.query.final

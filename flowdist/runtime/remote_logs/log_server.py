@@ -8,7 +8,6 @@ import math
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import assert_never
 
 from flowdist.graph import RoleGraph, RoleSpec
 from flowdist.runtime.left_files import read_from, size_of
@@ -59,18 +58,16 @@ class LogServer:
 
     def answer(self, request: LogRequest) -> LogAnswer:
         """Return the answer to a request. It is `NoLogs` if the request asks for too much at once."""
+        content: LogList | LogPieces | NoLogs
         match request.query:
-            case ListLogs(attempts):
-                if len(attempts) <= ASKED_MAX:
-                    return LogAnswer(request.number, self._list(request.query))
-            case ReadLogs(places):
-                if len(places) <= ASKED_MAX:
-                    content = self._read(request.query)
-                    self._note_follower(request.query, content)
-                    return LogAnswer(request.number, content)
+            case ListLogs(attempts) as query if len(attempts) <= ASKED_MAX:
+                content = self._list(query)
+            case ReadLogs(places) as query if len(places) <= ASKED_MAX:
+                content = self._read(query)
+                self._note_follower(query, content)
             case _:
-                assert_never(request.query)
-        return LogAnswer(request.number, NoLogs(f"answers for {ASKED_MAX} attempts or logs at once"))
+                content = NoLogs(f"answers for {ASKED_MAX} attempts or logs at once")
+        return LogAnswer(request.number, content)
 
     def _note_follower(self, query: ReadLogs, content: LogPieces) -> None:
         if query.follows:

@@ -5,29 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
+from flowdist.control.protocol.effects import FinishJob, StartReplica
 from flowdist.control.protocol.ids import NodeName, ReplicaId
-from flowdist.graph import RoleGraph
+from flowdist.record.journal import Record, decode_line
 from flowdist.runtime.left_files import read_from
-from flowdist.runtime.wire.line_buffer import LineBuffer
+from flowdist.runtime.saved_files import DAMAGED
+from flowdist.runtime.wire.framing import LineBuffer
 from flowdist.runtime.wire.log_messages import Attempt
 
 BLOCK_BYTES = 1 << 20  # read at once
-
-
-class _Effect(msgspec.Struct):
-    type: str
-    node: NodeName = ""
-    replica: ReplicaId | None = None
-    attempt: int = 0
-
-
-class _Record(msgspec.Struct):
-    effects: tuple[_Effect, ...] = ()
-
-
-_DECODER = msgspec.json.Decoder(_Record)
 
 
 class Placements:
@@ -54,13 +40,13 @@ class Placements:
 
     def _note(self, line: bytes) -> None:
         try:
-            record = _DECODER.decode(line)
-        except msgspec.MsgspecError:
+            record = decode_line(line)
+        except DAMAGED:
             return
-        for effect in record.effects:
-            if effect.type == "StartReplica" and effect.replica is not None:
+        for effect in record.effects if isinstance(record, Record) else ():
+            if isinstance(effect, StartReplica):
                 self._nodes[Attempt(effect.replica, effect.attempt)] = effect.node
-            self.is_over |= effect.type == "FinishJob"
+            self.is_over |= isinstance(effect, FinishJob)
 
     def of_nodes(self, local: Sequence[NodeName], number: int | None, *, latest: bool) -> dict[NodeName, list[Attempt]]:
         """Return the attempts on the nodes of other hosts, by node.
@@ -85,8 +71,3 @@ class Placements:
         for attempt in self._nodes:
             found[attempt.replica] = max(found.get(attempt.replica, 0), attempt.number)
         return found
-
-
-def local_nodes(graph: RoleGraph) -> list[NodeName]:
-    """Return the nodes of the host that has the journal: those of the graph; the nodes of other hosts join later."""
-    return [node.name for node in graph.cluster.nodes]

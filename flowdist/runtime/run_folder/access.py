@@ -37,11 +37,7 @@ def make_private(folder: Path) -> None:
 
 
 def _number_of(group: str) -> int:
-    """Return the number of a group of users.
-
-    Raises:
-        FlowdistError: There is no such group.
-    """
+    """Return the number of a group of users. Raises FlowdistError if there is no such group."""
     import grp  # not on every system on which runs are read
 
     try:

@@ -95,15 +95,9 @@ def _logs_of_replica(
     streams: Sequence[Stream],
     attempt: int | None,
 ) -> Iterator[Log]:
-    """Yield the logs of one replica.
+    """Yield the logs of one replica, which is given by the number of its role in the graph and its own in the role.
 
-    Args:
-        run_dir: The folder of the run.
-        replica: The number of the role in the graph, and the number of the replica in the role.
-        spec: The role.
-        workers: The local ranks that are wanted, where None stands for all of them; empty: no logs.
-        streams: The streams that are wanted.
-        attempt: The attempt that is wanted; None: all attempts.
+    `workers` are the local ranks that are wanted, where None stands for all of them.
     """
     index = replica[1]
     base = run_dir / spec.name / str(index)

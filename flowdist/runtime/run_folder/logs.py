@@ -16,7 +16,7 @@ from flowdist.control.protocol.effects import StartReplica
 from flowdist.graph import RoleSpec
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.left_files import modified_ns, read_from, size_of
-from flowdist.runtime.wire.line_buffer import LineBuffer
+from flowdist.runtime.wire.framing import LineBuffer
 
 PIECE_BYTES = 1 << 20  # read at once; a longer line is shown in pieces of this size
 LOOK_BYTES = 16 << 20  # shown of all logs in one look, so that a worker which floods its log holds up nothing else

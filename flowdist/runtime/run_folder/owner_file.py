@@ -18,6 +18,7 @@ from flowdist.control.ownership import Claim, Decision, decide, why_lost
 from flowdist.errors import FlowdistError
 from flowdist.runtime.atomic import write_atomically
 from flowdist.runtime.left_files import read_small
+from flowdist.runtime.processes.reaper import stat_fields
 from flowdist.runtime.saved_files import DAMAGED
 
 OWNER = ".flowdist-owner.json"  # in a folder of checkpoints
@@ -177,11 +178,7 @@ class OwnerFile:
 
 
 def _content(path: Path) -> bytes | None:
-    """Return the content of an owner file; None if there is none.
-
-    Raises:
-        FlowdistError: It is no file that can be read, or too large for an owner file.
-    """
+    """Return the content of an owner file; None if there is none. One that cannot be read is damaged."""
     data = read_small(path, FILE_MAX)
     if data is None and os.path.lexists(path):
         raise _damaged(path, "it cannot be read")
@@ -218,6 +215,6 @@ def _place() -> str:
 def _started(pid: int) -> int:
     """Return when a process was started, in the kernel's ticks; 0 if there is none."""
     with contextlib.suppress(OSError, IndexError, ValueError):
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-        return 0 if fields[0] in ("Z", "X") else int(fields[19])
+        fields = stat_fields(pid)
+        return 0 if fields[0] in (b"Z", b"X") else int(fields[19])
     return 0

@@ -37,6 +37,7 @@ class RoleSummary(msgspec.Struct, frozen=True):
     generations: Count
     step: Step
     lost_work_s: ReplicaSeconds | UnsetType = UNSET
+    used: Count = 0
 
 
 class IncidentSummary(msgspec.Struct, frozen=True):
@@ -81,11 +82,7 @@ class Summary(SummaryEnd, frozen=True):
     unsaved: tuple[Unsaved, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check the relations between the fields.
-
-        Raises:
-            ValueError: One of them does not hold.
-        """
+        """Check the relations between the fields. Raises ValueError if one of them does not hold."""
         _require(self.time_ns.keys() == self.roles.keys(), "each role has a time account, and nothing else has one")
         _require(_distinct(self.tasks) and set(self.tasks) <= self.roles.keys(), "the tasks are among the roles")
         _require(self.not_reported.keys() <= set(self.tasks), "only tasks report their work")
@@ -118,11 +115,7 @@ class SavedStatus(Status, frozen=True):
     """Content of status.json."""
 
     def __post_init__(self) -> None:
-        """Check the relations between the fields.
-
-        Raises:
-            ValueError: One of them does not hold.
-        """
+        """Check the relations between the fields. Raises ValueError if one of them does not hold."""
         roles = {role.name: role for role in self.roles}
         nodes = [node.name for node in self.nodes]
         _require(_distinct(role.name for role in self.roles) and _distinct(nodes), "roles and nodes have own names")

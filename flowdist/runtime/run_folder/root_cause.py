@@ -1,20 +1,29 @@
-"""The root cause of a failed job: the traceback of the worker that failed first, if it has left one."""
+"""The root cause of a failed job: the traceback of the worker that failed first, if it has left one.
+
+A launcher around flowdist, such as a scheduler of TorchX or another torchrun, names a file by TORCHELASTIC_ERROR_FILE
+and reads from it why the job has failed. torchrun copies the error file of the worker that failed first there, with
+the worker's exit code; where that worker has left none, torchrun writes nothing.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from flowdist.control.protocol.events import ReplicaExited
 from flowdist.control.protocol.ids import ReplicaId
+from flowdist.runtime.atomic import write_atomically
 from flowdist.runtime.left_files import read_small
 from flowdist.runtime.run_folder.remote_error_report import LINES_MAX
-from flowdist.runtime.worker_env.worker_errors import lines_of_failure, raised_ns, read_error_file
+from flowdist.runtime.worker_env.worker_errors import ERROR_BYTES_MAX, lines_of_failure, raised_ns, read_error_file
 from flowdist.text.printable import one_line, printable, worker_line
 
+ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 # Explanations for last lines that do not name their cause.
 HELP = {
     "terminate called without an active exception": (
@@ -109,3 +118,41 @@ def _by_error_file(attempt: Path) -> list[Path]:
     found = (path for path in attempt.glob("*") if path.name.isdecimal() and not path.is_symlink())
     folders = (path for path in found if os.path.isdir(path))  # noqa: PTH112
     return sorted(folders, key=lambda folder: (raised_ns(folder) or float("inf"), int(folder.name)))
+
+
+def write_outer_error_file(job: Ended, run_dir: Path, env: Mapping[str, str], mask: Callable[[str], str] = str) -> str:
+    """Write the error of the worker that ended the job to the file that TORCHELASTIC_ERROR_FILE names, if it is set.
+
+    Args:
+        job: The job, which has failed.
+        run_dir: The folder of the run.
+        env: The environment variables.
+        mask: Returns a text with the values of secrets hidden.
+
+    Returns:
+        Why the file could not be written, for the user; empty if it was written or there is nothing to write.
+    """
+    path = env.get(ERROR_FILE, "")
+    failed = failed_workers(job, run_dir) if path else []
+    first = next(((folder, exited) for folder, exited in failed if read_error_file(folder) is not None), None)
+    if first is None:
+        return ""
+    folder, exited = first
+    data = read_small(folder / "error.json", ERROR_BYTES_MAX) or b""
+    content: dict[str, Any] = json.loads(data.decode(errors="replace"))
+    message = content["message"]
+    if isinstance(message, dict):  # a message that is a text is left as it is: torchrun does the same
+        message["errorCode"] = exit_code_of(exited)
+    try:
+        write_atomically(Path(path), mask(json.dumps(content)))
+    except OSError as error:
+        return f"{ERROR_FILE}={path} cannot be written: {error.strerror}"
+    return ""
+
+
+def exit_code_of(exited: ReplicaExited | None) -> int:
+    """Return the exit code of the worker that failed first, negative for a signal as torch has it; 1 if unknown."""
+    if exited is None:
+        return 1
+    number = signal.Signals.__members__.get(f"SIG{exited.signal}")
+    return -int(number) if number is not None else exited.exit_code or 1

@@ -13,7 +13,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,9 +43,8 @@ from flowdist.runtime.run_folder.resume import (
 from flowdist.runtime.saved_files import DAMAGED, Environment, read_saved
 from flowdist.runtime.wire.frames import Answered, Describe, Described, Operate, Operation, encode, read_answer
 from flowdist.runtime.wire.log_messages import LogAnswer
-from flowdist.runtime.worker_env.environment import SecretMissing, read_secret
 from flowdist.runtime.worker_env.run_environment import ENVIRONMENT
-from flowdist.runtime.worker_env.secret_values import Mask
+from flowdist.runtime.worker_env.secret_values import Mask, read_secrets
 
 if TYPE_CHECKING:
     from flowdist.record.replay import Replay
@@ -310,24 +309,13 @@ def known_mask(graph: RoleGraph, base: Mapping[str, str]) -> Mask:
         graph: The job.
         base: The environment variables of this process.
     """
-    return Mask(value for _, value, _ in _secrets_here(graph, base) if value is not None)
+    return Mask(value for *_, value, _ in read_secrets(graph, base) if value)
 
 
 def not_hidden(graph: RoleGraph, base: Mapping[str, str]) -> str:
     """Return a warning that names the secrets that `known_mask` cannot hide, and why; empty if there are none."""
-    missing = [f"{name} ({why})" for name, value, why in _secrets_here(graph, base) if value is None]
+    missing = [f"{name} of role {role!r} ({why})" for role, name, _, why in read_secrets(graph, base) if why]
     return f"not hidden, since their values cannot be read here: {', '.join(missing)}" if missing else ""
-
-
-def _secrets_here(graph: RoleGraph, base: Mapping[str, str]) -> Iterator[tuple[str, str | None, str]]:
-    """Yield for each secret of the graph its name and role, its value or None, and the reason if it has no value."""
-    for role in graph.roles:
-        for secret in role.secrets:
-            name = f"{secret.name} of role {role.name!r}"
-            try:
-                yield name, read_secret(secret, base), ""
-            except SecretMissing as error:
-                yield name, None, str(error)
 
 
 def environment_of(run_dir: Path) -> list[dict[str, Any]]:

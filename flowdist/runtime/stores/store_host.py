@@ -87,13 +87,8 @@ class StoreTemplate:
 def _serve(parent: int, host: str, port: int, listening: int) -> NoReturn:
     """Serve the store in this process until the process is killed, at the latest when its parent ends.
 
-    If the store cannot be served, the error goes to stderr and the process ends with exit code 1.
-
-    Args:
-        parent: The process id that the parent had before the fork.
-        host: The address to which the listening socket is bound.
-        port: The port to which it is bound.
-        listening: The descriptor of the listening socket.
+    If the store cannot be served, the error goes to stderr and the process ends with exit code 1. The descriptor
+    `listening` is of the socket that is bound to the port; `parent` is the parent's process id from before the fork.
     """
     from torch.distributed import TCPStore  # `run` has imported it: a host of stores starts without it
 

@@ -2,6 +2,10 @@
 
 A store host is started by the first connection to the socket, or at once where the controller expects that workers will
 connect. A generation whose workers never use a store costs a socket and nothing else.
+
+Store hosts that are forked from a prefix with torch start within milliseconds and share its memory. For the spawner
+such a host is a worker like any other. The agent hands the listening socket of the store to it through a Unix socket
+that it opens for this one handover.
 """
 
 from __future__ import annotations
@@ -12,26 +16,32 @@ import errno
 import importlib.util
 import json
 import os
+import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from flowdist.control.protocol import agent_io as io
 from flowdist.runtime.processes.exit_status import describe_exit
 from flowdist.runtime.processes.spawn_protocol import (
+    CancelSpawn,
     Ended,
     PrefixSpec,
-    Respawned,
-    Spawned,
+    Signal,
+    Spawn,
     SpawnRefused,
-    StartedCold,
+    WorkerAnswer,
 )
-from flowdist.runtime.stores.store_forks import StoreForks, StoreKey
 from flowdist.runtime.wire.addresses import Endpoint, family_of, why_unbound
-from flowdist.runtime.wire.line_buffer import LineBuffer
+from flowdist.runtime.wire.framing import LineBuffer
 
 BACKLOG = 1024
+SOCKET_PATH_MAX = 107  # bytes, on Linux
 REBIND_S, REBIND_PAUSE_S = 30.0, 0.005  # how long a store waits until the last one has left their common port
+
+
+StoreKey = tuple[str, int]  # world and generation
 
 
 class Stores:
@@ -41,19 +51,31 @@ class Stores:
         loop: The agent's event loop.
         handle: Passes to the pure agent that a store is bound, or that its host has ended, by itself or because `kill`
             was called.
-        forks: Starts store hosts from a prefix, where one has torch.
         endpoint: The node's address, at which stores listen, and the port that all of them have; 0: each store has a
             port of its own.
+        send: Sends a request to the spawner.
+        ids: The ids of the spawner's workers, of which each store host that is forked from a prefix takes one.
+        run_dir: The folder of the run, which gets the logs of these.
+        socket_dir: The folder for the sockets of the handovers.
     """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         handle: Callable[[io.StoreBound | io.StoreExited], None],
-        forks: StoreForks,
         endpoint: Endpoint,
+        send: Callable[[Spawn | CancelSpawn | Signal], None],
+        ids: Iterator[int],
+        run_dir: str,
+        socket_dir: str,
     ) -> None:
-        self._loop, self._handle, self._forks, self._endpoint = loop, handle, forks, endpoint
+        self._loop, self._handle, self._endpoint, self._send, self._ids = loop, handle, endpoint, send, ids
+        self._run_dir, self._socket_dir = run_dir, socket_dir
+        self._prefix: PrefixSpec | None = None  # None until a prefix is known to have torch
+        self._forks: dict[StoreKey, int] = {}  # hosts that were forked from a prefix, by their ids in the spawner
+        self._handovers: dict[
+            StoreKey, tuple[socket.socket, socket.socket]
+        ] = {}  # and the listening socket of the store
         self.awaited: PrefixSpec | None = None  # a prefix: no store host starts before it is at its split
         self._deferred: dict[StoreKey, None] = {}
         self._binding: dict[StoreKey, asyncio.TimerHandle] = {}  # wait until their port is free
@@ -112,33 +134,36 @@ class Stores:
             self._loop.remove_reader(listening)
             listening.close()
         self._deferred.pop(key, None)
-        if not self._forks.kill(key) and key in self._hosted and self._template is not None:
+        if key in self._forks:
+            self._send(CancelSpawn(self._forks[key]))  # it may wait for a prefix that is run anew
+            self._send(Signal(self._forks[key], signal.SIGKILL))
+        elif key in self._hosted and self._template is not None:
             self._template.kill(key)
 
     def fork_from(self, prefix: PrefixSpec | None) -> None:
         """Fork store hosts from this prefix from now on: its script has imported torch. None: from no prefix."""
-        self._forks.prefix = prefix
+        self._prefix = prefix
 
     @property
     def is_warm(self) -> bool:
         """Whether a store host may be forked at once, or when a prefix is at its split, from a process with torch."""
-        return self.awaited is not None or self._forks.prefix is not None or self._template is not None
+        return self.awaited is not None or self._prefix is not None or self._template is not None
 
-    def handle_answer(self, answer: Spawned | Respawned | SpawnRefused | Ended | StartedCold) -> bool:
+    def handle_answer(self, answer: WorkerAnswer) -> bool:
         """Handle an answer of the spawner if it is about a store host; return False if it is about a worker.
 
         The end of a store host is reported to the pure agent. So is a refused start, after which later store hosts are
         forked from the template process.
         """
-        if not self._forks.owns(answer.id):
-            return False
-        match answer:
-            case SpawnRefused():
-                self._forks.prefix = None
-                self._handle(io.StoreExited(*self._forks.ended(answer.id), answer.detail))
-            case Ended():
-                self._handle(io.StoreExited(*self._forks.ended(answer.id), describe_exit(answer.code)))
-        return True
+        key = next((key for key, id in self._forks.items() if id == answer.id), None)
+        if key is not None and isinstance(answer, SpawnRefused | Ended):
+            if isinstance(answer, SpawnRefused):
+                self._prefix = None
+            del self._forks[key]
+            self._close_handover(key)
+            detail = answer.detail if isinstance(answer, SpawnRefused) else describe_exit(answer.code)
+            self._handle(io.StoreExited(*key, detail))
+        return key is not None
 
     def end_waiting(self, has_torch: bool) -> None:
         """Start the store hosts that have waited for the prefix in `awaited`.
@@ -161,13 +186,53 @@ class Stores:
             self._deferred[key] = None
             return
         listening = self._listening.pop(key)
-        if self._forks.start(key, listening):
+        if self._fork_host(key, listening):
             return
         if self._template is None:
             self._template = TemplateProcess(self._loop, self._ended, self._template_died)
         self._hosted[key] = None
         self._template.start(key, listening)
         listening.close()
+
+    def _fork_host(self, key: StoreKey, listening: socket.socket) -> bool:
+        """Have the prefix fork a store host. This process closes its copy of the socket once the host has received it.
+
+        Returns:
+            True; or False, with nothing started, if no prefix is known to have torch, or if the handover socket
+            cannot be made. That the start failed later shows in the spawner's answer.
+        """
+        id = next(self._ids)
+        path = f"{self._socket_dir}/s{os.getpid()}-{id}.sock"
+        if self._prefix is None or len(path.encode()) > SOCKET_PATH_MAX:
+            return False
+        try:
+            handover = _listen(path)
+        except OSError:  # a full disk, or no descriptor is left
+            return False
+        self._handovers[key] = handover, listening
+        self._loop.add_reader(handover, self._hand_over, key)
+        self._forks[key] = id
+        argv = (sys.executable, "-m", "flowdist.runtime.stores.store_host", path)  # if it has to be started by exec
+        folder = f"{self._run_dir}/stores/{key[0].replace('/', '-')}-{key[1]}"
+        self._send(Spawn(id, argv, dict(os.environ), self._run_dir, folder, self._prefix, store=path))
+        return True
+
+    def _hand_over(self, key: StoreKey) -> None:
+        handover, listening = self._handovers[key]
+        with contextlib.suppress(OSError):  # a store host that has died meanwhile: the spawner reports its end
+            link, _ = handover.accept()
+            with link:
+                socket.send_fds(link, [b"."], [listening.fileno()])
+        self._close_handover(key)
+
+    def _close_handover(self, key: StoreKey) -> None:
+        if key in self._handovers:
+            handover, listening = self._handovers.pop(key)
+            listening.close()
+            self._loop.remove_reader(handover)
+            path = handover.getsockname()
+            handover.close()
+            Path(path).unlink(missing_ok=True)
 
     def _ended(self, key: StoreKey, detail: str) -> None:
         """Report to the pure agent, once, that a fork of the template process has ended."""
@@ -237,3 +302,16 @@ class TemplateProcess:
             answer = json.loads(line)
             world, _, generation = answer["key"].rpartition(" ")
             self._ended((world, int(generation)), f"wait status {answer['status']}")
+
+
+def _listen(path: str) -> socket.socket:
+    """Return a Unix socket that listens at the path, for this user alone."""
+    handover = socket.socket(socket.AF_UNIX)
+    try:
+        handover.bind(path)
+        Path(path).chmod(0o600)
+        handover.listen(1)
+    except OSError:
+        handover.close()
+        raise
+    return handover

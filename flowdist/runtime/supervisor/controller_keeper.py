@@ -1,10 +1,16 @@
-"""The controller process of a run, started again when it dies; each controller continues from the journal (R21)."""
+"""The controller process of a run, started again when it dies; each controller continues from the journal (R21).
+
+Its successors may wait already until it has died: see `runtime.controller.controller_main`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable
+
+import msgspec
 
 from flowdist.control.process_restarts import ControllerUpkeep, Death, Next
 from flowdist.record.journal import Line
@@ -17,9 +23,10 @@ from flowdist.runtime.left_files import size_of
 from flowdist.runtime.run_folder.log_reader import lines_of
 from flowdist.runtime.supervisor.host_process import HostProcess
 from flowdist.runtime.supervisor.outbox import Outbox
-from flowdist.runtime.supervisor.standby_controller import ControllerStarter
 from flowdist.runtime.wire.frames import JournalLine, Watch, encode, read_from_controller
 
+MODULE = "flowdist.runtime.controller.controller_main"
+STANDBYS = 2  # on a machine that is busy, the second may have to take over before a third can be ready
 CONNECT_RETRY_S = 0.01  # between two attempts to connect to a controller that is starting
 PREPARE_AFTER_S = 1.0  # from the start of the first controller to that of its standbys: agents and workers start first
 
@@ -48,8 +55,9 @@ class ControllerKeeper:
         self._host, self._configure, self._outbox, self._handle = host, configure, outbox, handle
         self._is_ending, self._restarts = is_ending, ControllerUpkeep(str(host.run_dir))
         self._log = host.run_dir / "controller.log"
-        self._starter = ControllerStarter(host, self._log.name)
         self._has_standbys = False
+        self._preparing = asyncio.Lock()  # else the tasks of two controllers would prepare too many
+        self._waiting: list[Process] = []  # standbys; the one that was started first is first
         self._reader = RecordReader(str(host.run_dir / "journal.jsonl"))
         self.lost = ""  # why no controller is started any more; empty: one is
         self._serves_since_ns: int | None = None  # when the present controller has accepted a connection
@@ -66,12 +74,25 @@ class ControllerKeeper:
         return self._reader.lines
 
     async def start(self) -> None:
-        """Start a controller process, which continues from the journal if the run has one."""
+        """Start a controller, the standby if one waits. It continues from the journal if the run has one."""
         config = self._configure()
         self._serves_since_ns, self._was_killed = None, False
         self._log_size = size_of(self._log)
         self._socket = config.control_socket
-        self._process = await self._starter.start(config)
+        if not self._standbys():
+            process = await self._host.processes.start(MODULE, config, self._log.name, _inherited(config))
+        else:
+            process = self._waiting.pop(0)
+            assert process.stdin is not None
+            with contextlib.suppress(ConnectionError):  # it has died a moment ago, and is buried like any controller
+                process.stdin.write(msgspec.json.encode(config))
+                process.stdin.write_eof()
+                await process.stdin.drain()
+        self._process = process
+
+    def _standbys(self) -> list[Process]:
+        self._waiting = [process for process in self._waiting if process.returncode is None]
+        return self._waiting
 
     async def keep(self) -> None:
         """Read the journal, and start the next controller whenever one has died, until `over` of the host is set.
@@ -153,8 +174,13 @@ class ControllerKeeper:
             await self._host.wait(PREPARE_AFTER_S)
         self._has_standbys = True
         config = self._configure()
-        if config.listening is not None and not self._host.is_over:
-            await self._starter.prepare(config)
+        if config.listening is None:
+            return
+        standby, hold = msgspec.structs.replace(config, is_standby=True), _inherited(config)
+        async with self._preparing:
+            while len(self._standbys()) < STANDBYS and not self._host.is_over:
+                started = await self._host.processes.start(MODULE, standby, self._log.name, hold, stdin=PIPE)
+                self._waiting.append(started)  # meanwhile another may have been taken
 
     def kill(self) -> None:
         """Kill the controller process for an injected fault, if it runs. `keep` starts the next one."""
@@ -162,3 +188,8 @@ class ControllerKeeper:
             self._was_killed = True
             self._process.kill()
             self._outbox.detach()
+
+
+def _inherited(config: ControllerConfig) -> list[int]:
+    """Return the descriptors that a controller inherits."""
+    return [config.lifeline, *config.doors, *([] if config.metrics is None else [config.metrics])]

@@ -153,11 +153,7 @@ class FleetKeeper:
 
 
 def _saved(path: Path) -> FleetState | None:
-    """Return the saved state of the fleet; None if there is none.
-
-    Raises:
-        FlowdistError: The file is damaged.
-    """
+    """Return the saved state of the fleet; None if there is none. Raises FlowdistError if the file is damaged."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=FleetState)
     except FileNotFoundError:

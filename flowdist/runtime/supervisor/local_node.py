@@ -16,7 +16,7 @@ from flowdist.runtime.last_words import last_words
 from flowdist.runtime.left_files import size_of
 from flowdist.runtime.supervisor.host_process import HostProcess
 from flowdist.runtime.wire.endpoint import INCARNATIONS
-from flowdist.runtime.wire.fault_messages import RemoteFault
+from flowdist.runtime.wire.frames import RemoteFault
 
 
 class Site(NamedTuple):

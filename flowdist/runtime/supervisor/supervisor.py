@@ -1,7 +1,9 @@
 """The foreground process on the controller's host: it keeps the controller and the nodes of this host running.
 
 The supervisor also injects the faults of a plan, passes orders of the operator on to the controller, and prints the
-records of the journal; every decision about the job is the controller's.
+records of the journal; every decision about the job is the controller's. The text on the terminal, the times of faults
+and the summary follow from a mirror of the controller, which gets every line of the journal. Joined hosts have none:
+they get news of their own node (`joined_host`).
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from flowdist.faults.grammar import Plan
 from flowdist.faults.targets import added_node
 from flowdist.graph import RoleGraph
 from flowdist.record.journal import FaultLine, Header, Line, Record
+from flowdist.record.replay import Replay
 from flowdist.runtime.agent.node_config import NodeConfig
 from flowdist.runtime.clock import boot_ns
 from flowdist.runtime.controller.controller_process import ControllerConfig
@@ -39,14 +42,12 @@ from flowdist.runtime.supervisor.event_printer import EventPrinter, Show
 from flowdist.runtime.supervisor.fleet_keeper import Employer, FleetKeeper
 from flowdist.runtime.supervisor.host_process import LOOK_S, WIND_DOWN_S, HostProcess, RunResult, wait_for_ends
 from flowdist.runtime.supervisor.local_node import LocalNode, Site
-from flowdist.runtime.supervisor.mirror import Mirror
 from flowdist.runtime.supervisor.outbox import Outbox
 from flowdist.runtime.supervisor.owner_keeper import OwnerKeeper
 from flowdist.runtime.supervisor.startup_signals import StartupSignals
-from flowdist.runtime.wire.doors import open_doors
+from flowdist.runtime.wire.addresses import open_doors
 from flowdist.runtime.wire.endpoint import INCARNATIONS
-from flowdist.runtime.wire.fault_messages import HealLink, LinkFault, RemoteFault
-from flowdist.runtime.wire.frames import Injected, Operate, Operation
+from flowdist.runtime.wire.frames import HealLink, Injected, LinkFault, Operate, Operation, RemoteFault
 
 ANSWER_S = 2.0  # for a controller that runs to record an interrupt
 CANCEL_S = 10.0  # for one that is started or takes over
@@ -126,8 +127,9 @@ class Supervisor:
         more = unnamed_nodes(len(self._specs) + 1, hosting.listening.hosts) if hosting is not None else ()
         self._known_nodes = self._past.known or (*(node.name for node in graph.cluster.nodes), *more)
         self._host = HostProcess(run_dir, lock, list(self._specs), show, open_sink)
-        printer = EventPrinter(graph, self._host.follower, self._specs, show)
-        self._mirror = Mirror(Header(graph, self._known_nodes), str(run_dir / JOURNAL), printer, show)
+        self._printer = EventPrinter(graph, self._host.follower, self._specs, show)
+        self._mirror = Replay(Header(graph, self._known_nodes), source=str(run_dir / JOURNAL))
+        self._fault_lines: list[Line] = []
         self._link_control_socket()
         self._doors: list[socket.socket] = []  # they listen for other hosts; each controller gets them
         self._start_ns = 0  # on the runtime's clock, once the job has begun
@@ -202,10 +204,8 @@ class Supervisor:
         )
         failure: KeyboardInterrupt | FlowdistError = KeyboardInterrupt() if self._interrupts else host.broken(lost)
         end, mirror = host.end(failure), self._mirror
-        unfired = self._injector.never_fired()
-        return RunResult(
-            end.outcome, end.reason, str(host.run_dir), mirror.job, mirror.fault_lines, unfired, mirror.sheet
-        )
+        faults, unfired = self._fault_lines, self._injector.never_fired()
+        return RunResult(end.outcome, end.reason, str(host.run_dir), mirror.job, faults, unfired, mirror.sheet)
 
     def _controller_config(self) -> ControllerConfig:
         run_dir = self._host.run_dir
@@ -289,19 +289,25 @@ class Supervisor:
         is_new = self._controller.lines_read > self._past.lines  # else it was shown before the run was resumed
         if is_new:
             self._outbox.observe(line)
-        record = self._mirror.apply(line)
-        if is_new and isinstance(line, FaultLine):
-            self._show("warning", f"fault {line.spec} hits {line.target}")
-        if record is None:
-            return
+        if (difference := self._mirror.hear(line)) is not None:
+            self._show("error", f"{difference.text}: please report this as a bug")
+        if isinstance(line, FaultLine):
+            self._fault_lines.append(line)
+            if is_new:
+                self._show("warning", f"fault {line.spec} hits {line.target}")
+        if isinstance(line, Record):
+            self._handle_record(line, is_new)
+
+    def _handle_record(self, record: Record, is_new: bool) -> None:
         if self._onlooker is not None:
             self._onlooker.hear(record)
         if not is_new:
-            self._mirror.printer.skip(record)
+            self._printer.skip(record)
             self._hooks.skip_past(self._mirror.job)
             return
         self._hooks.observe(self._mirror.job)
-        if (end := self._mirror.print(record)) is not None:
+        self._printer.print(record)
+        for end in (effect for effect in record.effects if isinstance(effect, FinishJob)):
             self._host.finished = end
             self._host.over.set()
         self._injector.observe(self._mirror.job, record)

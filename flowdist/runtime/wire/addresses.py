@@ -1,4 +1,8 @@
-"""Endpoints and addresses of hosts: where a host listens, and at which address others reach it."""
+"""Endpoints and addresses of hosts: their names, where a host listens, and at which address others reach it.
+
+The name of a host may become known later than the host's own processes start, as with the names that a cluster gives
+to machines that boot. So a name that is unknown is looked up again, as long as a host may try to join.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,20 @@ import ipaddress
 import os
 import re
 import socket
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from flowdist.errors import FlowdistError
+from flowdist.errors import FlowdistError, JobFailed
 from flowdist.runtime.wire.interfaces import interfaces, outer_addresses
-from flowdist.runtime.wire.names import Resolve, addresses_of, is_address
 
 # No host has them (RFC 5737, RFC 3849): only used to look up the route, nothing is sent.
 UNUSED_ADDRESSES = ("192.0.2.1", "2001:db8::1")
+BACKLOG = 4096  # connections of other hosts that wait to be accepted, as after a time without a controller
+NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)  # the errors of a machine without IPv6
+LOOK_UP_S = 1.0  # between two times that a name is looked up
+
+Resolve = Callable[[str], list[str]]  # the addresses of a name, in the order of preference; none if it is unknown
 
 
 class Endpoint(NamedTuple):
@@ -84,17 +93,41 @@ def reserve(address: str, port: int) -> socket.socket | None:
     except OSError:
         lock.close()
         return None
-    for each in [address] if address else ["0.0.0.0", "::"]:
-        try:
-            with socket.create_server((each, port), family=family_of(each)):
-                pass
-        except OSError as error:
-            if not address and each == "::" and error.errno != errno.EADDRINUSE:
-                continue  # a machine without IPv6
-            lock.close()
-            message = f"{Endpoint(each, port)} cannot be bound: {why_unbound(error)}"
-            raise FlowdistError(message, help="use another port, on every host") from None
+    try:
+        doors = open_doors([address] if address else [], port)
+    except FlowdistError:
+        lock.close()
+        raise
+    for door in doors:
+        door.close()
     return lock
+
+
+def open_doors(addresses: Sequence[str], port: int) -> list[socket.socket]:
+    """Open the sockets that listen for other hosts, one for each address.
+
+    The foreground process has them open from the start to the end of a run. So no other program gets the port while a
+    controller is replaced, and hosts that connect meanwhile wait for the next one.
+
+    Args:
+        addresses: The IP addresses to bind; none: all addresses of this machine, of both families.
+        port: The TCP port.
+
+    Raises:
+        FlowdistError: The port cannot be bound.
+    """
+    doors: list[socket.socket] = []
+    for address in addresses or ("0.0.0.0", "::"):
+        try:
+            doors.append(socket.create_server((address, port), family=family_of(address), backlog=BACKLOG))
+        except OSError as error:
+            if doors and not addresses and error.errno in NO_IPV6:
+                continue
+            for door in doors:
+                door.close()
+            message = f"{Endpoint(address, port)} cannot be bound: {why_unbound(error)}"
+            raise FlowdistError(message, help="use another port, on every host") from None
+    return doors
 
 
 def why_unbound(error: OSError) -> str:
@@ -117,6 +150,67 @@ def reserve_all(addresses: Sequence[str], port: int) -> list[socket.socket] | No
             locks.append(stack.enter_context(lock))
         stack.pop_all()
     return locks
+
+
+def addresses_of(host: str) -> list[str]:
+    """Return the IP addresses of a host name, in the order in which they are to be tried; none if it is unknown."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return []
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def address_of(host: str, resolve: Resolve = addresses_of) -> str:
+    """Return the first IP address of a host name.
+
+    Raises:
+        FlowdistError: The name is unknown.
+    """
+    if found := resolve(host):
+        return found[0]
+    raise FlowdistError(f"host name {host!r} is unknown", help="write an address, such as 10.0.0.1")
+
+
+def is_address(host: str) -> bool:
+    """Return whether the text is an IP address."""
+    with contextlib.suppress(ValueError):
+        return bool(ipaddress.ip_address(host))
+    return False
+
+
+def wait_for_name(
+    host: str,
+    timeout_s: float,
+    warn: Callable[[str], None],
+    resolve: Resolve = addresses_of,
+    pause_s: float = LOOK_UP_S,
+) -> float:
+    """Wait until a host name is known, and return what is left of the timeout, in seconds. An address is known.
+
+    Args:
+        host: The name.
+        timeout_s: How long to wait, in seconds.
+        warn: Gets one line if the name is not known at once.
+        resolve: Looks a name up.
+        pause_s: The time between two times that the name is looked up, in seconds.
+
+    Raises:
+        JobFailed: The name is still unknown after `timeout_s`.
+    """
+    until = time.monotonic() + timeout_s
+    is_known_at_once = True
+    while not is_address(host) and not resolve(host):
+        if time.monotonic() >= until:
+            raise JobFailed(
+                f"host name {host!r} has not become known here for {timeout_s:g} s",
+                help="check its spelling, /etc/hosts and the name server, or write an address such as 10.0.0.1",
+            )
+        if is_known_at_once:
+            warn(f"host name {host!r} is not known here yet; looking it up for another {timeout_s:.0f} s")
+        is_known_at_once = False
+        time.sleep(min(pause_s, max(0.0, until - time.monotonic())))
+    return timeout_s if is_known_at_once else max(0.0, round(until - time.monotonic(), 1))
 
 
 def listening_address(host: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from typing import Literal
 
 import msgspec
 
@@ -18,11 +19,12 @@ from flowdist.control.protocol.messages import ToAgent, ToController
 from flowdist.graph import RoleGraph
 from flowdist.record.status import Decision, Status
 from flowdist.runtime.wire.endpoint import DeathProof
-from flowdist.runtime.wire.fault_messages import HealLink, LinkFault, RemoteFault
 from flowdist.runtime.wire.framing import encode as encode
 from flowdist.runtime.wire.framing import read_frame, receive_frame
 from flowdist.runtime.wire.handshake import Refused
 from flowdist.runtime.wire.log_messages import LogAnswer, LogRequest
+
+Direction = Literal["up", "down"]  # to the controller, from it
 
 
 class Watch(msgspec.Struct, frozen=True, tag=True):
@@ -69,6 +71,43 @@ class Injected(msgspec.Struct, frozen=True, tag=True):
 
     spec: str  # the fault, as the user wrote it
     target: str  # what it has hit
+
+
+class LinkFault(msgspec.Struct, frozen=True, tag=True):
+    """The supervisor's request to disturb, from now on, the connection between controller and agent of a node."""
+
+    node: str
+    why: str  # identifies the fault among others of the node
+    cut: tuple[Direction, ...] = ()  # directions in which every frame is lost
+    delay_ns: int = 0  # how much later every frame arrives
+    loss: float = 0.0  # the probability that a packet is dropped
+
+
+class HealLink(msgspec.Struct, frozen=True, tag=True):
+    """The supervisor's request to end the LinkFault with this `node` and `why`."""
+
+    node: str
+    why: str
+
+
+class RemoteFault(msgspec.Struct, frozen=True, tag=True):
+    """A fault that the host of a node carries out now, on the node itself or on workers of an attempt there."""
+
+    node: NodeName
+    kind: str  # as in the fault grammar
+    arg: str = ""
+    duration_ns: int | None = None  # how long a node stays away or a worker is paused; None: for good
+    replica: ReplicaId | None = None  # None: the node itself is hit
+    attempt: int = 0
+    local_rank: int | None = None  # of the only worker that is hit; None: all workers of the replica
+
+    @property
+    def target(self) -> str:
+        """Return what is hit: the name of the node, or the folder of the workers, relative to the folder of the run."""
+        if self.replica is None:
+            return self.node
+        rank = f"/{self.local_rank}" if self.local_rank is not None else ""
+        return f"{self.replica}/attempt_{self.attempt}{rank}"
 
 
 class Place(msgspec.Struct, frozen=True):

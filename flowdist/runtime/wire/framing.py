@@ -1,7 +1,7 @@
-"""Frames: 4 bytes of length, big-endian, then one msgpack message.
+"""Frames, 4 bytes of length, big-endian, then one msgpack message; and lines, where one line is one message.
 
-There is one format and three ways to read it: from an asyncio stream, from a blocking socket, and from chunks of bytes
-as a selector delivers them. The module does not import asyncio, because guardians use it.
+There is one format of frames and three ways to read it: from an asyncio stream, from a blocking socket, and from chunks
+of bytes as a selector delivers them. The module does not import asyncio, because guardians use it.
 """
 
 from __future__ import annotations
@@ -111,3 +111,25 @@ class FrameBuffer:
             bodies.append(bytes(self._buffer[LENGTH_BYTES:end]))
             del self._buffer[:end]
         return bodies
+
+
+class LineBuffer:
+    """Splitter of a byte stream into lines; it keeps the incomplete last line until the rest of it arrives."""
+
+    def __init__(self) -> None:
+        self._partial = b""
+
+    @property
+    def waiting(self) -> int:
+        """The length in bytes of the incomplete last line."""
+        return len(self._partial)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Add the bytes that were read and return the lines that they complete, without the newline."""
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        return lines
+
+    def flush(self) -> bytes:
+        """Return the incomplete last line, empty if there is none, and forget it."""
+        partial, self._partial = self._partial, b""
+        return partial

@@ -23,12 +23,10 @@ def interfaces() -> dict[str, list[str]]:
     A link-local IPv6 address has its interface with it, as it is used: `fe80::1%eth0`.
     """
     found: dict[str, list[str]] = {name: [] for _, name in socket.if_nameindex()}
-    with contextlib.suppress(OSError):
-        for name, address in _ipv4():
-            found.setdefault(name, []).append(address)
-    with contextlib.suppress(OSError):
-        for name, address in _ipv6():
-            found.setdefault(name, []).append(address)
+    for look in (_ipv4, _ipv6):
+        with contextlib.suppress(OSError):
+            for name, address in look():
+                found.setdefault(name, []).append(address)
     return found
 
 

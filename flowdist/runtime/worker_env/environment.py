@@ -168,12 +168,8 @@ def _flowdist_variables(
 def _virtual_local_rank(env: Mapping[str, str], local_rank: int) -> dict[str, str]:
     """Return the variables by which a worker sees its own GPU alone, as device 0: see torchrun --virtual-local-rank.
 
-    FLOWDIST_VISIBLE_DEVICES gets all GPUs among which the worker's own was chosen.
-
-    Args:
-        env: The environment of the worker so far. The GPUs in its CUDA_VISIBLE_DEVICES go to the workers in turn. If
-            the variable is unset, the worker gets the GPU of number `local_rank`; if it is empty, none.
-        local_rank: The worker's number in the replica, from 0.
+    FLOWDIST_VISIBLE_DEVICES gets all GPUs among which the worker's own was chosen. Those in CUDA_VISIBLE_DEVICES go to
+    the workers in turn. If it is unset, the worker gets the GPU of number `local_rank`; if it is empty, none.
     """
     visible = [word.strip() for word in env.get("CUDA_VISIBLE_DEVICES", str(local_rank)).split(",") if word.strip()]
     device = visible[local_rank % len(visible)] if visible else ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph
@@ -28,18 +28,21 @@ def check_secrets(graph: RoleGraph, base: Mapping[str, str]) -> list[str]:
     Raises:
         FlowdistError: if any secret has no value; the message names each of them with its role, variable and source.
     """
-    values, missing = [], []
+    found = list(read_secrets(graph, base))
+    if missing := [f"role {role!r}: the secret {name} has no value: {why}" for role, name, _, why in found if why]:
+        help = "set the source where flowdist runs; the value is never written to a file"
+        raise FlowdistError("\n".join(missing), help=help)
+    return [value for _, _, value, _ in found]
+
+
+def read_secrets(graph: RoleGraph, base: Mapping[str, str]) -> Iterator[tuple[str, str, str, str]]:
+    """Yield for each secret of the graph its role, its name, its value, and why it has none: one of these is empty."""
     for role in graph.roles:
         for secret in role.secrets:
             try:
-                values.append(read_secret(secret, base))
+                yield role.name, secret.name, read_secret(secret, base), ""
             except SecretMissing as error:
-                missing.append(f"role {role.name!r}: the secret {secret.name} has no value: {error}")
-    if missing:
-        raise FlowdistError(
-            "\n".join(missing), help="set the source where flowdist runs; the value is never written to a file"
-        )
-    return values
+                yield role.name, secret.name, "", str(error)
 
 
 class Mask:

@@ -3,7 +3,8 @@
 The agreement is kept in files, which either side can read without waiting for the other: `notice.json`, written by the
 agent, and one file `asked` for each worker. A worker first writes the step that it asks about and then looks for a
 notice; the agent first writes the notice and then reads the steps. A worker that has seen no notice is therefore never
-further than the step that the agent reads. `flowdist.worker.should_stop` is the workers' side.
+further than the step that the agent reads. Behind the step, a worker notes that `should_stop()` returns True.
+`flowdist.worker.should_stop` is the workers' side.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from flowdist.runtime.left_files import read_small
 
 NOTICE = "notice.json"
 ASKED = "asked"
+STEP_BYTES = 8
 
 
 def announce_stop(folder: Path, procs: int) -> int | None:
@@ -51,6 +53,11 @@ def set_stop_step(folder: Path, step: int | None) -> None:
     write_json(folder / NOTICE, {"stop_at": step})
 
 
+def was_stopping(folder: Path) -> bool:
+    """Return whether `should_stop()` has returned True in a worker. `folder` is the worker's own."""
+    return (read_small(folder / ASKED, STEP_BYTES + 1) or b"")[STEP_BYTES:] == b"\1"
+
+
 def _asked_step(path: Path) -> int | None:
-    data = read_small(path, 8)
-    return int.from_bytes(data, "little", signed=True) if data is not None and len(data) == 8 else None
+    data = read_small(path, STEP_BYTES + 1)
+    return int.from_bytes(data[:STEP_BYTES], "little", signed=True) if data and len(data) >= STEP_BYTES else None

@@ -5,27 +5,23 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
-
-from flowdist.graph import RoleGraph
+from flowdist.graph import RoleGraph, RoleSpec
 from flowdist.sim.calibration.distribution import Distribution, distribution
 from flowdist.sim.calibration.fit import NOTHING, RoleTimes, role_times
 from flowdist.sim.calibration.observe import Observed, fault_before
+from flowdist.sim.user_code.workload import with_workloads
 
 ARRIVAL = "arrival of a node"
 
 
 class Calibration(NamedTuple):
-    """Measured times of a job.
-
-    `roles` has the times of each role. `job` has distributions of what flowdist itself takes, by name: detection from
-    an injected fault to the decision, re-formation from there until all workers run, and the time until the next step.
-    `arrival_ns` is the time from the start of the job until the agents of its nodes connect; None if it is unknown.
-    """
+    """Measured times of a job."""
 
     roles: dict[str, RoleTimes]
+    # What flowdist itself takes, by name: detection from an injected fault to the decision, re-formation from there
+    # until all workers run, and the time until the next step.
     job: Mapping[str, Distribution] = NOTHING
-    arrival_ns: int | None = None
+    arrival_ns: int | None = None  # from the start of the job until the agents of its nodes connect; None: unknown
 
     @property
     def fields(self) -> dict[str, dict[str, Any]]:
@@ -39,11 +35,7 @@ class Calibration(NamedTuple):
 
 
 def calibrate(runs: Sequence[Observed]) -> Calibration:
-    """Return the times that records show together. The roles are those of all records; the last one describes them.
-
-    Args:
-        runs: What `observe` found in each record.
-    """
+    """Return the times that records show together, for the roles of all of them; the last one describes a role."""
     roles = {role.name: role for run in runs for role in run.header.graph.roles}
     of_job = _of_job(runs)
     arrival_ns = of_job[ARRIVAL].median_ns if ARRIVAL in of_job else None
@@ -51,19 +43,19 @@ def calibrate(runs: Sequence[Observed]) -> Calibration:
 
 
 def calibrated(graph: RoleGraph, calibration: Calibration, keep: Collection[str] = ()) -> RoleGraph:
-    """Return a copy of the graph whose workloads have the measured fields. Roles without any keep their workload.
+    """Return a copy of the graph whose workloads have the measured fields, where there are any.
 
     Args:
         graph: The graph.
         calibration: The measured times, by role.
         keep: Fields that keep the graph's value, as `role.field`: what a user has set by hand.
     """
-    roles = []
-    for role in graph.roles:
+
+    def chosen(role: RoleSpec) -> dict[str, Any]:
         fields = calibration.roles[role.name].fields if role.name in calibration.roles else {}
-        chosen = {name: value for name, value in fields.items() if f"{role.name}.{name}" not in keep}
-        roles.append(msgspec.structs.replace(role, workload=msgspec.structs.replace(role.workload, **chosen)))
-    return msgspec.structs.replace(graph, roles=tuple(roles))
+        return {name: value for name, value in fields.items() if f"{role.name}.{name}" not in keep}
+
+    return with_workloads(graph, chosen)
 
 
 def _of_job(runs: Sequence[Observed]) -> dict[str, Distribution]:

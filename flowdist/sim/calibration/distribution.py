@@ -34,9 +34,7 @@ class Distribution(NamedTuple):
 def distribution(samples: Sequence[int], used_ns: int | None = None) -> Distribution | None:
     """Return the distribution of durations in ns; None if there are none. Quantiles are interpolated linearly.
 
-    Args:
-        samples: The durations.
-        used_ns: The figure that stands for all of them; None: their median.
+    `used_ns` is the figure that stands for all of them; None: their median.
     """
     if not samples:
         return None

@@ -23,12 +23,11 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from flowdist.graph import MS, RoleSpec
-from flowdist.sim.calibration.counted import CURE, Length, counted_fields, counted_length, steps_of_a_commit
+from flowdist.sim.calibration.counted import CURE, Length, commit_steps, counted_fields, counted_length, silent_fields
 from flowdist.sim.calibration.distribution import Distribution, distribution, rounded
 from flowdist.sim.calibration.observe import Generation, Mark, Observed
-from flowdist.sim.calibration.silent import silent_fields
-from flowdist.sim.engine.imports import SPAWN_NS
 from flowdist.sim.engine.network import LATENCY_NS
+from flowdist.sim.engine.node import SPAWN_NS
 
 ORDER_NS = 2 * LATENCY_NS + SPAWN_NS  # from an order to start until the report that processes run, as it is simulated
 NOTHING: Mapping[str, Distribution] = MappingProxyType({})
@@ -40,37 +39,27 @@ SAVE_LAG_NS = 20 * MS  # from the acceptance of a checkpoint until the time of i
 
 
 class Interval(NamedTuple):
-    """Time between two reports of one member: steps done, checkpoints accepted, and saving reported in between.
-
-    It is clear if no checkpoint was accepted in it or in the next interval, which may have begun to save.
-    """
+    """Time between two reports of one member: steps done, checkpoints accepted, saving reported in between."""
 
     ns: int
     steps: int
     offers: int
     saving_ns: int
     size: int  # workers of the role
-    is_clear: bool
+    is_clear: bool  # no checkpoint was accepted in it or in the next interval, which may have begun to save
 
 
 class RoleTimes(NamedTuple):
-    """Times of one role: `fields` of its `WorkloadSpec` that were measured, and the distributions behind them by name.
-
-    `unknown` names what the records do not show. `silent` says how a task is played whose workers report no progress,
-    or no step numbers. `tells_saving` is false if workers report less than half of what a checkpoint costs them.
-    `length` says what is known of the number of steps of a task whose steps were counted. `reports_steps` is false for
-    a task whose workers never reported the number of a step, so that its lost work is not known. `tells_restarts` is
-    false if all starts were the first on their node, so that a warm start may take any shorter time.
-    """
+    """Times of one role: measured `fields` of its `WorkloadSpec`, and the distributions behind them by name."""
 
     fields: dict[str, Any]
     measured: Mapping[str, Distribution] = NOTHING
-    unknown: tuple[str, ...] = ()
-    silent: tuple[str, ...] = ()
-    tells_saving: bool = True
-    length: Length = "known"
-    reports_steps: bool = True
-    tells_restarts: bool = True
+    unknown: tuple[str, ...] = ()  # what the records do not show
+    silent: tuple[str, ...] = ()  # how a task is played whose workers report no progress, or no step numbers
+    tells_saving: bool = True  # False: workers report less than half of what a checkpoint costs them
+    length: Length = "known"  # what is known of the number of steps of a task whose steps were counted
+    reports_steps: bool = True  # False: workers never reported the number of a step; lost work is not known
+    tells_restarts: bool = True  # False: each start was the first on its node; a warm one may take any shorter time
 
 
 def role_times(role: RoleSpec, runs: Sequence[Observed]) -> RoleTimes:
@@ -95,9 +84,7 @@ class _RoleFit:
 
     def __init__(self, role: RoleSpec, runs: Sequence[Observed]) -> None:
         self._role, self._runs = role, runs
-        self._generations = [
-            (run, one) for run in runs for one in run.generations if one.role == role.name and one.starts
-        ]
+        self._all = [one for run in runs for one in self._of_role(run)]
         self._step_ns = 0  # of the largest number of workers; 0: unknown
         self._by_size: dict[int, int] = {}  # step times by number of workers, where they differ
         self._cost_ns = 0  # of a checkpoint, for which workers do not step
@@ -109,13 +96,16 @@ class _RoleFit:
         self.tells_saving = self.tells_restarts = True
         self.length: Length = "known"
 
+    def _of_role(self, run: Observed) -> list[Generation]:
+        return [one for one in run.generations if one.role == self._role.name and one.starts]
+
     def measure(self) -> None:
         """Measure everything. A service has no steps and no checkpoints."""
-        if not self._generations:
+        if not self._all:
             self.unknown.append("it never started")
             return
-        if self._role.kind == "task" and not any(one.marks for _, one in self._generations):
-            self.fields, text = silent_fields(self._role, [one for _, one in self._generations])
+        if self._role.kind == "task" and not any(one.marks for one in self._all):
+            self.fields, text = silent_fields(self._role, self._all)
             self.silent.append(text)
         elif self._role.kind == "task":
             self._measure_steps()
@@ -127,13 +117,18 @@ class _RoleFit:
         self._measure_imports()
         stops = [ns for run in self._runs for ns in run.stops.get(self._role.name, ())]
         if stops:
-            self.fields["stop_ns"] = self.used["stop"] = max(0, median(stops) - 2 * LATENCY_NS)
-            self.samples["stop"] = stops
+            self.used["stop"] = max(0, median(stops) - 2 * LATENCY_NS)
+            self._set("stop_ns", "stop", stops)
+            self.fields["stop_ns"] = self.used["stop"]
+
+    def _set(self, field: str, name: str, samples: list[int]) -> None:
+        """Set a field of the workload to the median of samples, which are shown under a name."""
+        self.fields[field], self.samples[name] = median(samples), samples
 
     # Steps and what a checkpoint costs.
 
     def _measure_steps(self) -> None:
-        intervals = [each for run, one in self._generations for each in _intervals(run, one)]
+        intervals = [each for run in self._runs for one in self._of_role(run) for each in _intervals(run, one)]
         steps = sum(each.steps for each in intervals)
         if not steps:
             self.unknown.append("its step time: no worker reported two steps of one attempt")
@@ -141,7 +136,7 @@ class _RoleFit:
         clear = [each for each in intervals if each.is_clear]
         is_apart = len(clear) >= CLEAR_MIN and sum(each.steps for each in clear) >= CLEAR_MIN
         self._set_step_time(clear if is_apart else intervals)
-        saves = [ns for _, one in self._generations for ns in _saves(one)]
+        saves = [ns for one in self._all for ns in _saves(one)]
         if any(each.offers for each in intervals):
             self._measure_cost(intervals, is_apart)
         elif any(saves):  # an incident was open at each checkpoint
@@ -150,9 +145,7 @@ class _RoleFit:
     def _measure_cost(self, intervals: Sequence[Interval], is_apart: bool) -> None:
         """Measure what a checkpoint costs, and whether the workers report it; then the step time is measured anew.
 
-        Args:
-            intervals: All intervals; at least one has a checkpoint.
-            is_apart: There are intervals without checkpoints, and the step time so far is theirs.
+        `is_apart`: there are intervals without checkpoints, and the step time so far is theirs.
         """
         near = [each for each in intervals if not each.is_clear]
         offers = sum(each.offers for each in near)
@@ -167,7 +160,7 @@ class _RoleFit:
         self.samples["save, blocking"], self.used["save, blocking"] = [self._cost_ns], self._cost_ns
         if self.tells_saving:
             self._set_step_time(intervals)
-            self.samples["save, blocking"] = [ns for _, one in self._generations for ns in _saves(one)]
+            self.samples["save, blocking"] = [ns for one in self._all for ns in _saves(one)]
 
     def _set_step_time(self, used: Sequence[Interval]) -> None:
         """Set the step time to the mean of these intervals, without the saving that was reported in them."""
@@ -195,10 +188,7 @@ class _RoleFit:
         ]
 
     def _compare_sizes(self, used: Sequence[Interval]) -> None:
-        """Measure the step time for each number of workers, if the records have several.
-
-        Where one of them differs by more than `SIZES_DIFFER`, the workload gets all, else the mean of all.
-        """
+        """Give the workload a step time for each number of workers, if they differ by more than `SIZES_DIFFER`."""
         sizes = sorted({each.size for each in used if each.steps})
         if len(sizes) < 2:
             return
@@ -220,21 +210,21 @@ class _RoleFit:
 
     def _measure_checkpoints(self) -> None:
         gaps, times = [], []
-        for _, one in self._generations:
+        for one in self._all:
             before = [(one.ordered_ns, one.resumed)] if one.resumed is not None else []
             pairs = list(pairwise([*before, *one.offers]))
             gaps += [step - last for (_, last), (_, step) in pairs if last is not None and step > last]
             times += [at - last for (last, _), (at, _) in pairwise(one.offers)]
-        if not any(one.offers for _, one in self._generations):
+        if not any(one.offers for one in self._all):
             self.unknown.append("its checkpoints: none was committed, so nothing is known of saving and resuming")
             self._guess_from_loss()
             return
         if gaps and self._step_ns:
-            unit = steps_of_a_commit(self._all) if self._is_counted else 1
+            unit = commit_steps(self._all) if self._is_counted else 1
             self.fields["checkpoint_every_ns"] = max(1, round(median(gaps) * unit) * self._step_ns)
         elif times:
             self.fields["checkpoint_every_ns"] = max(1, median(times) - self._cost_ns)
-        lags = [lag for _, one in self._generations for lag in self._lags(one)]
+        lags = [lag for one in self._all for lag in self._lags(one)]
         takes = median(lags) if lags else 0
         if takes <= self._cost_ns + max(self._cost_ns // 2, 2 * self._step_ns):
             self.fields |= {"checkpoint_ns": self._cost_ns, "checkpoint_blocks_ns": None}
@@ -261,14 +251,14 @@ class _RoleFit:
         A role whose attempts all began at the first step saves nothing.
         """
         reached, lost = 0, []
-        for _, one in self._generations:
+        for one in self._all:
             steps = [mark.step for mark in one.clock if not mark.is_count]
             if steps and steps[0] <= reached:
                 lost.append(reached - steps[0] + 1)
             reached = max([reached, *steps])
         if lost and self._step_ns:
             every = 2 * round(statistics.mean(lost))
-            if all(one.clock[0].step <= 1 for _, one in self._generations if one.clock):  # each began from the start
+            if all(one.clock[0].step <= 1 for one in self._all if one.clock):  # each began from the start
                 every = 2 * max(reached, self._role.workload.steps)
             self.fields["checkpoint_every_ns"] = every * self._step_ns
             self.fields |= {"checkpoint_ns": 0, "checkpoint_blocks_ns": None}
@@ -283,17 +273,12 @@ class _RoleFit:
             self.fields["steps"] = last if done else max(last, self._role.workload.steps)
         ends = [end for one in done if (end := self._finish_ns(one)) is not None]
         if ends:
-            self.fields["finish_ns"] = median(ends)
-            self.samples["finish"] = ends
+            self._set("finish_ns", "finish", ends)
 
     @property
     def reports_steps(self) -> bool:
         """Return whether a worker reported the number of a step, as far as that can be asked: the task has started."""
         return self._role.kind != "task" or not self._all or any(one.reached for one in self._all)
-
-    @property
-    def _all(self) -> list[Generation]:
-        return [one for _, one in self._generations]
 
     @property
     def _is_counted(self) -> bool:
@@ -314,7 +299,7 @@ class _RoleFit:
             self.silent += [text] if text else []
 
     def _finish_ns(self, one: Generation) -> int | None:
-        """Return the time from the last step of a generation to the exit of its last member; None if it is unknown.
+        """Return the time from the last step of a generation to the exit of its last member; None: unknown.
 
         The last report comes with the exit, however long ago the last step was done. So that time follows from the
         report before it.
@@ -336,7 +321,7 @@ class _RoleFit:
         found: dict[str, list[int]] = {kind: [] for kind in names}
         restores: list[int] = []
         warmups: list[int] = []
-        for _, one in self._generations:
+        for one in self._all:
             begun = self._start_of(one)
             if begun is None:
                 continue
@@ -349,16 +334,14 @@ class _RoleFit:
                 self.samples[name] = found[kind]
         self._set_starts(found)
         if restores:
-            self.fields["restore_ns"] = median(restores)
-            self.samples["restore"] = restores
+            self._set("restore_ns", "restore", restores)
         elif self._role.kind == "task":
             self.fields["restore_ns"] = 0
             self.unknown.append(
                 "the time of restoring, which counts as start-up: it was short, or not reported (worker.restoring())"
             )
         if warmups:
-            self.fields["warmup_ns"] = median(warmups)
-            self.samples["warm-up"] = warmups
+            self._set("warmup_ns", "warm-up", warmups)
         elif self._role.kind == "task":
             self.fields["warmup_ns"] = 0
             self.unknown.append("the warm-up before the first step, which counts as start-up")
@@ -415,8 +398,7 @@ class _RoleFit:
             return
         chosen = [each.took_ns for each in imports if each.is_late] or [each.took_ns for each in imports]
         if chosen:
-            self.fields["import_ns"] = median(chosen)
-            self.samples["imports of a node"] = chosen
+            self._set("import_ns", "imports of a node", chosen)
         if not any(each.is_late for each in imports):
             self.unknown.append("the imports of a node that joins a running job: none joined")
 

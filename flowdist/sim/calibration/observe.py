@@ -63,10 +63,7 @@ class Generation:
 
     @property
     def clock(self) -> list[Mark]:
-        """Return the marks of the member that has most of them, which stands for all; empty if nobody reported.
-
-        A member that reports its steps by itself comes before all members whose steps were counted.
-        """
+        """Return the marks of the member that has most of them, or reports by itself; it stands for all."""
         return max(self.marks.values(), key=lambda marks: (not marks[0].is_count, len(marks)), default=[])
 
     @property
@@ -108,41 +105,31 @@ class Generation:
 
 
 class Import(NamedTuple):
-    """Imports of a node that took `took_ns`; `is_late` if the job ran already when the node arrived.
-
-    `before` are the roles whose workers ran on the node before the imports were done, so that they need none of them.
-    """
+    """Imports of a node."""
 
     took_ns: int
-    is_late: bool
-    before: tuple[str, ...]
+    is_late: bool  # the job ran already when the node arrived
+    before: tuple[str, ...]  # roles whose workers ran on the node before, so that they need none of the imports
 
 
-class Observed(NamedTuple):
-    """All that one record shows about times.
-
-    `stops` are the durations in ns from an order to stop, which left time to obey, to the end of the workers. `faults`
-    are those that were injected, by target. `disturbed` are the times, from and to in ns, in which an incident was open
-    or a worker stalled: a step may take longer there.
-    """
+@dataclass(slots=True)
+class Observed:
+    """All that one record shows about times."""
 
     header: Header
-    generations: list[Generation]
-    imports: list[Import]
-    stops: dict[str, list[int]]  # by role
-    arrivals: list[int]  # when each node joined before the first start
-    incidents: list[Incident]
-    faults: dict[str, list[int]]
-    disturbed: list[tuple[int, int]]
-    lasted_ns: int
+    generations: list[Generation] = field(default_factory=list)
+    imports: list[Import] = field(default_factory=list)
+    # Durations in ns, by role, from an order to stop, which left time to obey, to the end of the workers.
+    stops: dict[str, list[int]] = field(default_factory=dict)
+    arrivals: list[int] = field(default_factory=list)  # when each node joined before the first start
+    incidents: list[Incident] = field(default_factory=list)
+    faults: dict[str, list[int]] = field(default_factory=dict)  # when they were injected, by target
+    # From and to in ns: an incident was open or a worker stalled, so that a step may take longer there.
+    disturbed: list[tuple[int, int]] = field(default_factory=list)
 
 
 def observe(header: Header, lines: Iterable[Line]) -> Observed:
-    """Return what a record shows about the times of the workers.
-
-    Args:
-        header: The header of the record.
-        lines: The other lines, in order; a part from the beginning will do.
+    """Return what the lines of a record, or its first part, show about the times of the workers.
 
     Raises:
         BadLine: A line cannot be replayed.
@@ -157,7 +144,7 @@ class _Observer:
     """One pass through a record."""
 
     def __init__(self, header: Header) -> None:
-        self._header, self._replay = header, Replay(header)
+        self._replay, self._found = Replay(header), Observed(header)
         self._generations: dict[tuple[WorldName, int, str], Generation] = {}
         self._of: dict[tuple[ReplicaId, int], Generation] = {}  # by attempt
         self._node: dict[ReplicaId, NodeName] = {}
@@ -172,17 +159,12 @@ class _Observer:
         self._ordered: dict[tuple[ReplicaId, int], int] = {}  # orders to stop attempts that ran
         self._stalled: dict[ReplicaId, int] = {}
         self._has_started = False
-        self._imports: list[Import] = []
-        self._arrivals: list[int] = []
-        self._stops: dict[str, list[int]] = {}
-        self._faults: dict[str, list[int]] = {}
-        self._disturbed: list[tuple[int, int]] = []
 
     def hear(self, line: Line) -> None:
         """Note what a line says."""
         self._replay.hear(line)
         if isinstance(line, FaultLine):
-            self._faults.setdefault(line.hit, []).append(line.t_ns)
+            self._found.faults.setdefault(line.hit, []).append(line.t_ns)
         if not isinstance(line, Record):
             return
         self._note_node(line.event, line.t_ns)
@@ -192,45 +174,33 @@ class _Observer:
             if isinstance(effect, StartReplica):
                 self._start(effect, line.t_ns)
             elif isinstance(effect, StopReplica) and not effect.in_place and effect.grace_ns > 0:
-                self._note_order(effect, line.t_ns)
-
-    def _note_order(self, stop: StopReplica, now: int) -> None:
-        """Note an order to stop, unless the processes of the attempt have not run: then there is nothing to stop."""
-        if (stop.replica, stop.attempt) in self._ran:
-            self._ordered[stop.replica, stop.attempt] = now
+                key = (effect.replica, effect.attempt)
+                self._ordered |= {key: line.t_ns} if key in self._ran else {}  # else there is nothing to stop
 
     def end(self) -> Observed:
         """Return what was noted. Called after the last line."""
         job = self._replay.job
-        self._disturbed += [(since, job.now) for since in self._stalled.values()]
+        self._found.disturbed += [(since, job.now) for since in self._stalled.values()]
         for incident in job.incidents:
             took = incident.took_ns if incident.first_step_ns is None else incident.first_step_ns
             end = job.now if took is None else incident.opened_ns + took
-            self._disturbed.append((min(self._begun(incident), incident.opened_ns), end))
-        generations = list(self._generations.values())
-        for one in generations:
+            self._found.disturbed.append((min(self._begun(incident), incident.opened_ns), end))
+        found = self._found
+        found.generations, found.incidents = list(self._generations.values()), list(job.incidents)
+        for one in found.generations:
             if one.number > 1 and one.world not in self._saved:
                 one.resumed = None  # nothing was committed: the script may have a checkpoint of its own
-        parts = (
-            self._imports,
-            self._stops,
-            self._arrivals,
-            list(job.incidents),
-            self._faults,
-            self._disturbed,
-            job.now,
-        )
-        return Observed(self._header, generations, *parts)
+        return found
 
     def _begun(self, incident: Incident) -> int:
-        hit = fault_before(self._faults, incident, self._header.graph.options)
+        hit = fault_before(self._found.faults, incident, self._found.header.graph.options)
         return incident.opened_ns if hit is None else hit
 
     def _note_node(self, event: ev.Event, now: int) -> None:
         match event:
             case ev.NodeJoined():
                 if not self._has_started:
-                    self._arrivals.append(now)
+                    self._found.arrivals.append(now)
                 if event.incarnation != self._incarnations.get(event.node):
                     self._incarnations[event.node] = event.incarnation
                     for key in [key for key in self._has_modules if key[0] == event.node]:
@@ -241,7 +211,7 @@ class _Observer:
                         self._joined[event.node] = now, self._has_started
             case ev.NodeWarm() if event.node in self._joined:
                 since, is_late = self._joined.pop(event.node)
-                self._imports.append(Import(now - since, is_late, tuple(self._before[event.node])))
+                self._found.imports.append(Import(now - since, is_late, tuple(self._before[event.node])))
                 self._imported[event.node] = now
             case _:
                 pass
@@ -274,14 +244,14 @@ class _Observer:
                 if event.suspended:
                     self._suspended[event.replica] = None
                 elif isinstance(event, ev.ReplicaStopped) and ordered is not None:
-                    self._stops.setdefault(event.replica.role, []).append(now - ordered)
+                    self._found.stops.setdefault(event.replica.role, []).append(now - ordered)
                 generation = self._of.get((event.replica, event.attempt))
                 if generation is not None and isinstance(event, ev.ReplicaExited) and event.kind is None:
                     generation.exits[event.replica] = now
             case ev.ReplicaStalled():
                 self._stalled.setdefault(event.replica, now - event.for_ns)
             case ev.ReplicaRevived() if event.replica in self._stalled:
-                self._disturbed.append((self._stalled.pop(event.replica), now))
+                self._found.disturbed.append((self._stalled.pop(event.replica), now))
             case _:
                 pass
 
@@ -336,14 +306,10 @@ class _Observer:
 
 
 def fault_before(faults: dict[str, list[int]], incident: Incident, options: JobOptions) -> int | None:
-    """Return when, in ns, the fault was injected that an incident noticed; None if the record has none shortly before.
+    """Return when, in ns, the fault was injected shortly before that an incident noticed; None: there is none.
 
-    A process that dies is noticed at once, and a node that falls silent when its lease is over.
-
-    Args:
-        faults: The times of injected faults in ns, by target: a node, a replica, or a worker of it.
-        incident: The incident.
-        options: The lease of the job, and the time in which a failure follows from another.
+    A process that dies is noticed at once, and a node that falls silent when its lease is over. `faults` has the times
+    of injected faults by target: a node, a replica, or a worker of it.
     """
     window_ns = options.cause_window_ns + options.lease_ns + options.lease_margin_ns
     hits = [at for target, times in faults.items() for at in times if target.partition(".")[0] == incident.root]

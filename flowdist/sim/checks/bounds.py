@@ -7,6 +7,8 @@ from typing import NamedTuple
 from flowdist.errors import FlowdistError
 from flowdist.graph import duration_help, format_duration, parse_duration
 from flowdist.record.accounts import goodput_of
+from flowdist.record.journal import Record
+from flowdist.sim.checks.points import Orders
 from flowdist.sim.result import SimResult
 
 RECOVERS, LOST_WORK, GOODPUT = "recovers within", "lost work", "goodput"
@@ -27,15 +29,18 @@ class Bounds(NamedTuple):
         return [*self._slow(result), *self._redone(result), *self._idle(result)]
 
     def _slow(self, result: SimResult) -> list[tuple[str, str]]:
-        wrong = []
+        wrong: list[tuple[str, str]] = []
         most = self.recovers_within_ns
-        for number, took in recoveries(result).items() if most is not None else ():
-            incident = result.job.incident(number)
-            cut_short = result.job.outcome == "succeeded" and result.now <= incident.opened_ns + (most or 0)
-            if most is None or (took is not None and took <= most) or (took is None and cut_short):
+        if most is None:
+            return wrong
+        found = recoveries(result)
+        for incident in result.job.incidents:
+            took = found.get(incident.number, incident.took_ns)  # services do no steps: until they run again
+            cut_short = result.job.outcome == "succeeded" and result.now <= incident.opened_ns + most
+            if (took is not None and took <= most) or (took is None and cut_short):
                 continue
             text = "never recovered" if took is None else f"recovered after {format_duration(took)}"
-            wrong.append((RECOVERS, f"incident {number} {text}, not within {format_duration(most)}"))
+            wrong.append((RECOVERS, f"incident {incident.number} {text}, not within {format_duration(most)}"))
         return wrong
 
     def _redone(self, result: SimResult) -> list[tuple[str, str]]:
@@ -77,18 +82,19 @@ def _ns(name: str, text: str | None) -> int | None:
 
 
 def recoveries(result: SimResult) -> dict[int, int | None]:
-    """Return, by number of the incident, the time in ns from its opening until all its worlds of tasks step again.
-
-    None if one of them never does; 0 for an incident without worlds of tasks.
-    """
+    """Return, by incident with worlds of tasks, the ns from its opening until all step again; None: one does not."""
+    orders = Orders()
+    for line in result.lines if result.job.incidents else ():
+        if isinstance(line, Record):
+            orders.hear(line)
     found: dict[int, int | None] = {}
     for incident in result.job.incidents:
-        took: int | None = 0
-        for name in incident.worlds:
-            model = result.models.get(name)
-            if model is None:
-                continue
-            again = next((begun for begun in model.begins if begun >= incident.opened_ns), None)
-            took = None if again is None or took is None else max(took, again - incident.opened_ns)
-        found[incident.number] = took
+        again = [
+            orders.steps_again(name, model, incident.opened_ns)
+            for name in incident.worlds
+            if (model := result.models.get(name)) is not None
+        ]
+        if again:
+            known = [at for at in again if at is not None]
+            found[incident.number] = max(known) - incident.opened_ns if len(known) == len(again) else None
     return found

@@ -28,10 +28,7 @@ SPREAD = 1.2  # what a part of the work may take longer than nominally
 
 
 def bound_ns(graph: RoleGraph, plan: Plan) -> int:
-    """Return the longest time in ns that a job may take from the end of the last fault to its next committed step.
-
-    The module says which times add up to it.
-    """
+    """Return the longest time (ns) from the end of the last fault to the next committed step: the sum of the module."""
     again = _re_formation_ns(graph)
     grows = [spec for spec in graph.roles if spec.gang and spec.max_replicas > spec.min_replicas]
     growth = sum(spec.cooldown_ns + spec.join_window_ns + again for spec in grows)
@@ -40,13 +37,7 @@ def bound_ns(graph: RoleGraph, plan: Plan) -> int:
 
 
 def end_ns(graph: RoleGraph, plan: Plan, horizon_ns: int) -> int:
-    """Return the time in ns by which the job has to be over. A campaign stops each run there.
-
-    Args:
-        graph: The job.
-        plan: The faults.
-        horizon_ns: How long the job takes without faults.
-    """
+    """Return by when (ns) the job has to be over, which takes `horizon_ns` without faults. A campaign stops there."""
     healed = max((fault.when.at_ns or 0) + _lasts_ns(graph, fault) for fault in plan.faults) if plan.faults else 0
     work = sum(_work_ns(graph, spec) for spec in graph.roles if spec.kind == "task")
     return max(healed, horizon_ns) + bound_ns(graph, plan) + horizon_ns + round(SPREAD * work)
@@ -136,10 +127,7 @@ def _starts_ns(load: WorkloadSpec) -> int:
 
 
 def _cycle_ns(graph: RoleGraph, spec: RoleSpec) -> int:
-    """Return the longest time between two checkpoints of a role, in ns.
-
-    For user code, which saves at any time or never, it is the time of all its work.
-    """
+    """Return the longest time between two checkpoints, in ns; for user code, which may never save, all its work."""
     load = spec.workload
     if spec.simulate:
         return _work_ns(graph, spec)
@@ -154,18 +142,12 @@ def _work_ns(graph: RoleGraph, spec: RoleSpec) -> int:
 
 
 def _slowest(graph: RoleGraph, spec: RoleSpec) -> float:
-    """Return how many times longer than its workload says a role may take for its steps.
-
-    A world steps as slowly as its slowest role, so the largest `step_spread` of its roles counts.
-    """
+    """Return how many times longer than its workload says a role may take: the slowest role of its world counts."""
     return 1 + max(graph.role(name).workload.step_spread for name in graph.mates_of(spec.name))
 
 
 def _lasts_ns(graph: RoleGraph, fault: Fault) -> int:
-    """Return the time in ns from the hit of a fault to its end; 0 for one without a duration.
-
-    It contains the notice of a preemption, and the completion of a checkpoint that was begun on a slow disk.
-    """
+    """Return how long a fault lasts, in ns: with its notice, and the checkpoint that a slow disk has delayed."""
     notice = parse_duration(fault.arg) if fault.kind == "preempt" and fault.arg else 0
     written = 0
     if fault.kind == "slow-checkpoint":

@@ -6,15 +6,18 @@ and when.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from flowdist.control.job.state import JobState
 from flowdist.control.protocol.effects import AnswerCheckpoint, StartReplica
 from flowdist.control.protocol.events import CheckpointOffered
-from flowdist.control.protocol.ids import ReplicaId
+from flowdist.control.protocol.ids import ReplicaId, WorldName
 from flowdist.faults.grammar import Fault
 from flowdist.graph import RoleGraph
 from flowdist.graph.capacity import fits, needed, offered
 from flowdist.record.journal import Record
 from flowdist.sim.engine.context import Context
+from flowdist.sim.user_code.workload import WorldModel
 from flowdist.sim.workers.work import Work
 
 STARTING = "failure while starting"
@@ -32,12 +35,7 @@ HARM = ("kill", "exit", "oom", "hang", "lost", "leave", "preempt", "pause", "par
 
 
 def reachable(graph: RoleGraph, *, has_spare: bool) -> tuple[str, ...]:
-    """Return the points that faults can bring about in a topology.
-
-    Args:
-        graph: The job.
-        has_spare: Without faults some node stays empty, so that it can take the place of another.
-    """
+    """Return the points that faults can bring about; with `has_spare`, some node stays empty without faults."""
     loads = [spec.workload for spec in graph.roles if spec.kind == "task"]
     saves = [load for load in loads if load.checkpoint_every_ns < load.steps * load.step_ns]
     not_here = {
@@ -49,6 +47,28 @@ def reachable(graph: RoleGraph, *, has_spare: bool) -> tuple[str, ...]:
     return tuple(point for point in POINTS if not not_here.get(point, False))
 
 
+class Orders:
+    """When, in ns, each generation of each world was ordered to start. `hear` takes each decision of a run.
+
+    Worlds have recovered from an incident when they step again with a generation that was ordered after it opened. The
+    generation before may step until it has been stopped; those steps are no recovery.
+    """
+
+    def __init__(self) -> None:
+        self._ordered: dict[tuple[WorldName, int], int] = {}
+
+    def hear(self, line: Record) -> None:
+        """Note the generations that a decision orders to start."""
+        for effect in line.effects:
+            if type(effect) is StartReplica:
+                self._ordered.setdefault((effect.world, effect.generation), line.t_ns)
+
+    def steps_again(self, world: WorldName, model: WorldModel, opened_ns: int) -> int | None:
+        """Return when (ns) a world stepped again with a generation ordered at `opened_ns` or later; None: not yet."""
+        first = bisect_left(model.begun, opened_ns, key=lambda generation: self._ordered[world, generation])
+        return model.begins[first] if first < len(model.begins) else None
+
+
 class Points:
     """Points that one run reaches. `seen` holds the time in ns at which each was reached first, by name."""
 
@@ -57,12 +77,10 @@ class Points:
         self.has_spare = False  # when an attempt was started last, a usable node was empty
         self._incidents = 0  # incidents at the last decision
         self._lost = 0  # replicas that were lost in open incidents then
+        self._orders = Orders()
 
     def hit(self, fault: Fault) -> None:
-        """Note the points that a fault reaches, by the state of the job. Called just before the fault hits.
-
-        A fault that only disturbs its target (see `HARM`) reaches none.
-        """
+        """Note the points that a fault reaches, by the state of the job just before it hits."""
         if fault.kind not in HARM:
             return
         job, work, now = self._ctx.job, self._work, self._ctx.queue.now
@@ -80,27 +98,18 @@ class Points:
             self._see(SAVING)
 
     def offered(self, replica: ReplicaId, attempt: int) -> None:
-        """Note that user code of an attempt commits; this reaches `STALE` if the attempt is over.
-
-        The controller refuses such a commit, or never receives it (R19).
-        """
+        """Note that user code of an attempt commits, which is stale if the attempt is over (R19)."""
         state = self._ctx.job.replicas[replica]
         if state.attempt != attempt or not state.is_live:
             self._see(STALE)
 
     def hear(self, job: JobState, line: Record) -> None:
-        """Note the points that a decision of the controller reaches.
-
-        These are `STALE` (it refuses a checkpoint), `SPARE` and `DOUBLE`.
-
-        Args:
-            job: The state after the decision.
-            line: The event and its effects.
-        """
+        """Note the points that a decision reaches, of which `job` is the state afterwards."""
         if type(line.event) is CheckpointOffered:
             if not any(isinstance(effect, AnswerCheckpoint) and effect.accepted for effect in line.effects):
                 self._see(STALE)
             return
+        self._orders.hear(line)
         if job.open or len(job.incidents) > self._incidents:
             self._note_incidents(job)
         for effect in line.effects:
@@ -111,10 +120,7 @@ class Points:
                 break
 
     def _note_incidents(self, job: JobState) -> None:
-        """Note a double fault: an incident opens while worlds have not recovered from an earlier one, or loses more.
-
-        An incident loses more if further replicas fail in it at a later time than its opening.
-        """
+        """Note a double fault: while a world recovers, an incident opens, or an earlier one loses more replicas."""
         lost = sum([len(job.incidents[number - 1].lost) for number in job.open])
         fresh = job.incidents[self._incidents :]
         if fresh and self._recovers(before=fresh[0].opened_ns):
@@ -124,16 +130,13 @@ class Points:
         self._incidents, self._lost = len(job.incidents), lost
 
     def _recovers(self, before: int | None = None) -> bool:
-        """Return whether a world of one of the last four incidents does not step again yet.
-
-        With `before`, only those of the four count that were opened before that time in ns.
-        """
+        """Return whether a world of one of the last four incidents (opened before a time in ns) does not step yet."""
         job, models = self._ctx.job, self._work.models
         for incident in job.incidents[-4:]:
             if before is not None and incident.opened_ns >= before:
                 continue
-            worlds = [models[name] for name in incident.worlds if name in models and job.worlds[name].live]
-            if any(not model.begins or model.begins[-1] < incident.opened_ns for model in worlds):
+            worlds = [name for name in incident.worlds if name in models and job.worlds[name].live]
+            if any(self._orders.steps_again(name, models[name], incident.opened_ns) is None for name in worlds):
                 return True
         return False
 

@@ -69,12 +69,7 @@ class Properties(NamedTuple):
 
 
 class Watching:
-    """Checker of the user's properties in one run.
-
-    Args:
-        properties: The properties.
-        seen: Receives, by name, the virtual time in ns at which each `sometimes` property was true first.
-    """
+    """Checker of the user's properties in one run. `seen` gets the time in ns at which each `sometimes` became true."""
 
     def __init__(self, properties: Properties, seen: dict[str, int]) -> None:
         self.properties, self._seen = properties, seen
@@ -82,19 +77,12 @@ class Watching:
 
     @property
     def is_awake(self) -> bool:
-        """Return whether some check still has to be called after every event.
-
-        That is so with any `always` or `eventually` property, or with a `sometimes` property that was not true yet.
-        """
+        """Return whether some check still has to be called after every event; not for `sometimes` that was true."""
         unseen = any(point.name not in self._seen for point in self.properties.sometimes)
         return bool(self.properties.always or self.properties.eventually) or unseen
 
     def hear(self, job: JobState, now: int) -> None:
-        """Call the checks after an event, and note the `sometimes` properties that are true for the first time.
-
-        Args:
-            job: The state after the event.
-            now: The virtual time of the event in ns.
+        """Call the checks after an event at `now` (ns), and note the `sometimes` properties that are true first.
 
         Raises:
             Violation: An `always` property does not hold, or an `eventually` property has not held for too long.
@@ -116,12 +104,9 @@ class Watching:
                 self._seen[point.name] = now
 
     def close(self, job: JobState, now: int) -> None:
-        """Check the `eventually` properties at the end of a run.
+        """Check the `eventually` properties at the end of a run; Violation for one that has no time left.
 
         All have to hold if the job has ended. If only the clock was stopped, a property may still have time left.
-
-        Raises:
-            Violation: A property does not hold, and has no time left.
         """
         for promise, since in self._since.items():
             if job.outcome is not None or now > since + promise.within_ns:
@@ -149,11 +134,7 @@ def _broken(promise: Eventually, since: int, job: JobState, now: int) -> Violati
 
 
 def _ask(name: str, check: Check, job: JobState) -> tuple[object, str]:
-    """Call a check, and return its value with an empty text; or if it raises AssertionError, False with the reason.
-
-    Raises:
-        FlowdistError: The check raised something else, which is a mistake in it.
-    """
+    """Return what a check returns, and ""; False and why for an AssertionError; FlowdistError for other errors."""
     try:
         return check(job), ""
     except AssertionError as error:

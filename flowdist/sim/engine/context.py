@@ -14,28 +14,17 @@ from flowdist.sim.engine.trace import Trace
 
 @dataclass(slots=True)
 class Context:
-    """Shared state of one simulation. Only `SimController` replaces `controller` and sets `is_down`.
+    """Shared state of one simulation. Only `SimController` replaces `controller` and sets `is_down`."""
 
-    Args:
-        graph: The job, with the nodes of its cluster.
-        queue: Virtual time.
-        trace: The record of the job as it grows.
-        controller: The present controller. If it is killed another one takes its place later (R21).
-        seed: The source of everything that is drawn; 0 means that every duration is nominal.
-        schedule: The order of events that happen at the same time: 0 is the order in which they were planned, any
-            other number draws another one.
-        plays_heartbeats: Play each heartbeat instead of computing those that cannot matter.
-        fast_forward: Compute quiet times instead of playing them; see `workers.fast_forward`.
-    """
-
-    graph: RoleGraph
-    queue: Queue
-    trace: Trace
-    controller: Controller
-    seed: int = 0
-    schedule: int = 0
-    plays_heartbeats: bool = False
-    fast_forward: bool = False
+    graph: RoleGraph  # the job, with the nodes of its cluster
+    queue: Queue  # virtual time
+    trace: Trace  # the record of the job as it grows
+    controller: Controller  # the present one; if it is killed another one takes its place later (R21)
+    seed: int = 0  # the source of everything that is drawn; 0: every duration is nominal
+    schedule: int = 0  # draws the order of events that happen at the same time; 0: as they were planned
+    plays_heartbeats: bool = False  # each heartbeat is played instead of computing those that cannot matter
+    fast_forward: bool = False  # quiet times are computed; see `workers.fast_forward`
+    arrival_ns: int = 0  # time from the start of a node until its agent connects
     is_down: bool = False  # no controller runs: the last one was killed, and the next one has not taken over
     until_ns: int | None = None  # when the simulation stops, in ns, even if the job has not ended; None: never
 

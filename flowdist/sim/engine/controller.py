@@ -23,10 +23,11 @@ from flowdist.control.protocol.effects import Effect, FinishJob, StartReplica, i
 from flowdist.control.protocol.events import Event, NodeGone, TimePassed
 from flowdist.control.protocol.ids import NodeName
 from flowdist.control.protocol.messages import Heartbeat, Report, ToAgent, ToController
-from flowdist.graph import MS
+from flowdist.faults.targets import added_node
+from flowdist.graph import MS, NodeSpec
 from flowdist.record.journal import Record, record
 from flowdist.sim.engine.context import Context
-from flowdist.sim.engine.node import SimNode
+from flowdist.sim.engine.node import PROOF_NS, SimNode
 from flowdist.sim.engine.queue import Action
 from flowdist.sim.engine.violation import Violation
 
@@ -35,29 +36,22 @@ MOMENT_NS = 1_000  # events this close are checked together: under a schedule, m
 
 
 class Observer(Protocol):
-    """The part of the simulation that `SimController` tells of each decision.
+    """The part of the simulation that makes nodes, and that `SimController` tells of each decision.
 
-    `job` is the state after the decision. `line` has the event and its effects.
+    `decided` is called before the effects are carried out, `before_start` just before the order to start an attempt is
+    sent, and `carried_out` when all effects have been sent to the nodes. `job` is the state after the decision.
     """
 
-    def decided(self, job: JobState, line: Record) -> None:
-        """Handle a decision whose effects have not been carried out yet."""
-
-    def before_start(self, start: StartReplica) -> None:
-        """Prepare for the start of an attempt. Called just before the order is sent to the node."""
-
-    def carried_out(self, job: JobState, line: Record) -> None:
-        """Handle a decision whose effects have all been sent to the nodes."""
+    def new_node(self, spec: NodeSpec, starts: int) -> SimNode: ...
+    def decided(self, job: JobState, line: Record) -> None: ...
+    def before_start(self, start: StartReplica) -> None: ...
+    def carried_out(self, job: JobState, line: Record) -> None: ...
 
 
 class SimController:
-    """The controller process of one simulation: its sessions, its wake-ups, its checks, and its restart.
+    """The controller process of one simulation: its nodes, its sessions, its wake-ups, its checks, and its restart.
 
-    Args:
-        ctx: The simulation.
-        nodes: The nodes by name.
-        observer: Called before and after the effects of each decision are carried out.
-        checks: How often the invariants of the job are checked.
+    `nodes` is shared with other parts, and filled here.
     """
 
     def __init__(self, ctx: Context, nodes: dict[NodeName, SimNode], observer: Observer, checks: Checks) -> None:
@@ -69,6 +63,26 @@ class SimController:
         self._unwell: dict[NodeName, None] = {}  # nodes that may become suspected or silent
         self._unheard: list[Event] = []  # events that came while no controller ran; the next one handles them
         self._past: tuple[Controller | None, int] = (None, 0)  # the one killed last, and the length of its trace
+
+    def add_node(self, spec: NodeSpec) -> None:
+        """Start a node with a fresh agent, which connects `Context.arrival_ns` later, in the place of one of its name.
+
+        Nothing has to be watched before a name has joined: the failure detector has no deadline for it yet.
+        """
+        before = self._nodes.get(spec.name)
+        node = self._nodes[spec.name] = self._observer.new_node(spec, before.starts + 1 if before is not None else 0)
+        if self._ctx.is_down or self.sessions.is_watched(spec.name):
+            self.watch(node)
+        self._queue.after(self._ctx.arrival_ns, node.connect)
+
+    def add_like_first(self, name: NodeName) -> None:
+        """Start a node with the size and the labels of the first declared node."""
+        self.add_node(added_node(name, self._ctx.graph))
+
+    def kill_node(self, node: SimNode) -> None:
+        """Kill a node, its agent and its workers. The controller gets the proof (`NodeGone`) 10 ms later."""
+        node.die()
+        self._queue.after(PROOF_NS, self.handle, NodeGone(node.spec.name, "killed"))
 
     def hear(self, message: ToController) -> None:
         """Handle a message of an agent that has arrived: send the answers, and handle the events that follow."""
@@ -87,10 +101,10 @@ class SimController:
         self.sessions.note_heartbeat(node, at)
 
     def watch(self, node: SimNode) -> None:
-        """Update `is_heard` of a node, and whether wake-ups of the controller depend on the heartbeats of the node.
+        """Update `is_heard` of a node, and whether wake-ups depend on its heartbeats, as they do while it is not well.
 
-        They do while the node is not well (`SimNode.is_well`), since it may become suspected or silent. Called whenever
-        a node, its link or its session has changed. A node that another one of its name has replaced is not watched.
+        Called whenever a node, its link or its session has changed. A node that another one of its name has replaced is
+        not watched.
         """
         node.is_heard = self.sessions.is_heard(node.spec.name)
         if self._nodes.get(node.spec.name) is not node:
@@ -100,21 +114,11 @@ class SimController:
         else:
             self._unwell[node.spec.name] = None
 
-    def note_new(self, node: SimNode) -> None:
-        """Watch a node that has just come up: see `watch`.
-
-        Nothing is done for a name that has not joined: the failure detector has no deadline for it yet.
-        """
-        if self._ctx.is_down or self.sessions.is_watched(node.spec.name):
-            self.watch(node)
-
     def handle(self, event: Event) -> None:
         """Let the controller decide about an event, append the decision to the trace, and carry out its effects.
 
-        While no controller runs the event is kept for the next one. After the end of the job it is dropped.
-
-        Raises:
-            Violation: An invariant, or a property of the user, does not hold.
+        While no controller runs the event is kept for the next one. After the end of the job it is dropped. Raises
+        Violation if an invariant, or a property of the user, does not hold.
         """
         ctx = self._ctx
         job = ctx.controller.state
@@ -145,11 +149,7 @@ class SimController:
         self.plan()
 
     def check_all(self) -> None:
-        """Check every invariant of the job.
-
-        Raises:
-            Violation: One does not hold.
-        """
+        """Check every invariant of the job; Violation if one does not hold."""
         self._check(check_job)
 
     def _check(self, check: Callable[[JobState], None]) -> None:
@@ -169,11 +169,7 @@ class SimController:
         self._queue.after(TAKE_OVER_NS, self._take_over)
 
     def _take_over(self) -> None:
-        """Start a controller that replays the record, handle the events that were kept, and let all nodes connect.
-
-        Raises:
-            Violation: The state after the replay is not that of the controller that was killed.
-        """
+        """Start a controller that replays the record to the same state, and let all nodes connect to it."""
         ctx = self._ctx
         fresh = self._replayed()
         if fresh.state != ctx.job:
@@ -220,11 +216,7 @@ class SimController:
                 self._send(node, self.sessions.dismiss(node.spec.name))
 
     def _send(self, node: SimNode, message: ToAgent) -> None:
-        if node.net.is_quiet:
-            self._queue.at(node.net.arrival("down", self._queue.now), node.receive, message, node.link)
-        elif not node.net.is_cut("down"):
-            for at in node.net.arrivals("down", self._queue.now):
-                self._queue.at(at, node.receive, message, node.link)
+        node.net.send("down", self._queue, node.receive, message, node.link)
 
     @property
     def awaits_no_silence(self) -> bool:
@@ -232,10 +224,7 @@ class SimController:
         return not self._ctx.is_down and not self._ctx.plays_heartbeats and self._silent_at() is None
 
     def plan(self) -> None:
-        """Plan the next wake-up: at the deadline of the controller, or when a node may become suspected or silent.
-
-        Nothing is planned while no controller runs, without a deadline, or if an earlier wake-up is planned.
-        """
+        """Plan the next wake-up, at a deadline or when a node may become silent, unless an earlier one is planned."""
         if self._ctx.is_down:
             return
         due = self._due_at()
@@ -277,11 +266,6 @@ class SimController:
 
 
 def is_put_off(action: Action, args: tuple[Any, ...]) -> bool:
-    """Return whether an action of the queue is a wake-up that does nothing, since its owner has planned another one.
-
-    Args:
-        action: What the queue will call. Its owner is a node or the controller if it is a wake-up.
-        args: The arguments of that call.
-    """
+    """Return whether an action of the queue is a wake-up that does nothing: its owner has planned another one."""
     owner = getattr(action, "__self__", None)
     return isinstance(owner, (SimNode, SimController)) and action == owner._wake and args[0] != owner._planned

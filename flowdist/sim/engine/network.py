@@ -11,6 +11,7 @@ from typing import Literal, get_args
 
 from flowdist.faults.streams import draw
 from flowdist.graph import MS
+from flowdist.sim.engine.queue import Action, Queue
 
 Direction = Literal["up", "down"]  # to the controller, from the controller
 Disturbance = Literal["delay", "drop", "duplicate", "reorder"]
@@ -52,10 +53,7 @@ class Link:
         return self.is_cut("up") and self.is_cut("down")
 
     def cut(self, why: str, *directions: Direction) -> None:
-        """Let no message through in these directions until `heal(why)`.
-
-        A cut of no direction stops no message. It only ends the quiet of the link, so that heartbeats are played.
-        """
+        """Let no message through in these directions until `heal(why)`; with none, only end the quiet of the link."""
         self._cuts[why] = directions
         self.is_quiet = False
 
@@ -81,26 +79,25 @@ class Link:
         self.is_quiet = not self._cuts and not any(self._disturbances.values())
 
     def late_ns(self, now: int) -> int:
-        """Return by how many ns a message sent now arrives later than usual, because it waits behind earlier ones.
-
-        The slower direction counts. The number is 0 or negative if no message waits.
-        """
+        """Return by how many ns a message sent now is late behind earlier ones in the slower direction, if above 0."""
         return max(self._last.values()) - now - LATENCY_NS
 
     def arrival(self, direction: Direction, now: int) -> int:
-        """Return when a message that is sent now arrives, in ns, on a link without a fault.
-
-        The time is noted: later messages of this direction arrive after this one.
-        """
+        """Return when a message that is sent now arrives, in ns, on a quiet link. Later messages arrive after it."""
         at, next_at = now + LATENCY_NS, self._last[direction] + self._apart_ns
         self._last[direction] = at = at if at > next_at else next_at
         return at
 
-    def arrivals(self, direction: Direction, now: int) -> list[int]:
-        """Return when a message that is sent now arrives, in ns: two times if it is duplicated.
+    def send(self, direction: Direction, queue: Queue, receive: Action, message: object, link: int) -> None:
+        """Plan `receive(message, link)` at the arrival of a message that is sent now, unless the direction is cut."""
+        if self.is_quiet:
+            queue.at(self.arrival(direction, queue.now), receive, message, link)
+        elif not self.is_cut(direction):
+            for at in self.arrivals(direction, queue.now):
+                queue.at(at, receive, message, link)
 
-        The time is noted, as by `arrival`. The caller has checked that the direction is not cut.
-        """
+    def arrivals(self, direction: Direction, now: int) -> list[int]:
+        """Return when a message that is sent now arrives, in ns: twice if it is duplicated. The link is not cut."""
         if self.is_quiet:
             return [self.arrival(direction, now)]
         at = self._arrival(direction, now)

@@ -10,45 +10,109 @@ the whole mechanism.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from flowdist.control.agent.agent import Agent
+from flowdist.control.agent.fast_forward import take_heartbeat
 from flowdist.control.protocol import agent_io as io
+from flowdist.control.protocol.effects import StartReplica
+from flowdist.control.protocol.events import Event, NodeGone
 from flowdist.control.protocol.ids import ExitCause, NodeName, ReplicaId
-from flowdist.control.protocol.messages import ToAgent, ToController
+from flowdist.control.protocol.messages import Acked, ToAgent, ToController
 from flowdist.graph import MS, NodeSpec
-from flowdist.sim.engine.attempts import RunningAttempts
 from flowdist.sim.engine.context import Context
-from flowdist.sim.engine.heartbeats import ROUND_TRIP_NS, ComputedHeartbeats
-from flowdist.sim.engine.imports import SPAWN_NS, Imports
 from flowdist.sim.engine.network import LATENCY_NS, Direction, Disturbance, Link
-from flowdist.sim.engine.sides import ControllerSide, WorkerSide
+from flowdist.sim.engine.queue import Queue
+from flowdist.sim.engine.violation import Violation
 
+SPAWN_NS = 5 * MS  # from the order to fork a worker until it runs
 KILL_NS = 1 * MS
 NOTICES_NS = 5 * MS  # nominal, from the death of a worker to the exit of a peer whose collective fails
+PROOF_NS = 10 * MS  # from the death of an agent to the arrival of its guardian's proof at the controller
 LEAVE_NS = 10 * MS  # from the order to leave a generation to the suspension
 RESUME_NS = 1 * MS  # from the order to start to the return of a suspended worker
 BIND_NS = 200_000
+GHOST_NS = 100 * MS  # from the resumption of a node to the end of attempts that were replaced meanwhile, by SIGKILL
 FIRST_PORT = 20_000
+Attempt = tuple[ReplicaId, int]
+
+
+class RunningAttempts:
+    """The attempt of each replica that runs anywhere in the cluster: one at most (R19).
+
+    Attempts whose workers are suspended, and attempts on a paused node, do not count as running.
+    """
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._running: dict[ReplicaId, int] = {}
+
+    def began(self, replica: ReplicaId, attempt: int) -> None:
+        """Record that an attempt runs; Violation if another one of the replica does."""
+        other = self._running.get(replica)
+        if other is not None:
+            raise Violation("split brain", f"{replica} runs as attempt {attempt} while attempt {other} does")
+        self._running[replica] = attempt
+
+    def ended(self, replica: ReplicaId, attempt: int) -> None:
+        """Remove an attempt, if it is the one that runs: it has ended, is suspended, or its node is paused now."""
+        if self._running.get(replica) == attempt:
+            del self._running[replica]
+
+    def check_ghosts(self, ran: list[tuple[ReplicaId, int]], still_runs: Callable[[ReplicaId, int], bool]) -> None:
+        """Record the attempts that run again on a node that has just resumed, and plan a check in 100 ms.
+
+        The check raises Violation if one of them still runs on that node (`still_runs`) although another attempt of its
+        replica runs too (R19).
+        """
+        for replica, attempt in ran:
+            self._running.setdefault(replica, attempt)
+
+        def check() -> None:
+            for replica, attempt in ran:
+                other = self._running.get(replica, attempt)
+                if other != attempt and still_runs(replica, attempt):
+                    raise Violation("split brain", f"{replica} still runs as attempt {attempt} beside attempt {other}")
+
+        self._queue.after(GHOST_NS, check)
+
+
+class ControllerSide(Protocol):
+    """The controller at the other end of the link of a node: see `controller.SimController`."""
+
+    def hear(self, message: ToController) -> None: ...
+    def handle(self, event: Event) -> None: ...
+    def note_heard(self, node: NodeName, at: int) -> None: ...
+    def watch(self, node: SimNode) -> None: ...
+
+
+class WorkerSide(Protocol):
+    """The behaviour of the workers on all nodes: see `workers.work.Work`."""
+
+    def workers_run(self, node: SimNode, start: StartReplica, kept: tuple[int, ...]) -> None: ...
+    def worker_lost(self, replica: ReplicaId, attempt: int) -> None: ...
+    def worker_failed(self, replica: ReplicaId, attempt: int) -> None: ...
+    def ended(self, replica: ReplicaId, attempt: int) -> None: ...
+    def is_deaf(self, replica: ReplicaId, attempt: int) -> bool: ...
+    def step_of(self, replica: ReplicaId, attempt: int) -> int | None: ...
+    def stop_at(self, node: SimNode, replica: ReplicaId, attempt: int, step: int | None) -> None: ...
+    def was_stopping(self, replica: ReplicaId, attempt: int) -> bool: ...
+    def show_signs(self, node: SimNode, replica: ReplicaId, attempt: int) -> None: ...
+    def checkpoint_answered(self, answer: io.AnswerWorker) -> None: ...
 
 
 class SimNode:
     """A node with its agent, its link and its workers.
 
-    Args:
-        ctx: The simulation.
-        spec: Name, labels and capacity of the node.
-        controller: The other end of the link.
-        workers: The behaviour of the workers on all nodes.
-        running: The check that no replica runs twice.
-        starts: The number of earlier agents of this name. Incarnations count them in thousands, as in production.
+    `starts` is the number of earlier agents of this name. Incarnations count them in thousands, as in production.
     """
 
     def __init__(
         self,
         ctx: Context,
         spec: NodeSpec,
-        controller: ControllerSide[SimNode],
-        workers: WorkerSide[SimNode],
+        controller: ControllerSide,
+        workers: WorkerSide,
         running: RunningAttempts,
         starts: int = 0,
     ) -> None:
@@ -61,17 +125,18 @@ class SimNode:
         self.is_paused = False
         self.comes_at_ns = 0  # when the agent connects first, at the earliest
         self._is_coming = False
-        self.imports = Imports(ctx)
+        self.imported_ns: int | None = None  # when the modules of its workers are imported; None: that has not begun
+        self._waiting: dict[Attempt, io.SpawnWorkers] = {}  # starts that wait for the imports
         self._delayed: list[Callable[[], None]] = []  # what happens as soon as the node resumes
         self.link = 0  # the number of the connection to the controller: messages of an earlier one do not arrive
-        self.hung: dict[tuple[ReplicaId, int], None] = {}  # attempts that do nothing: they hang, or are paused
-        self.workers: dict[tuple[ReplicaId, int], dict[int, None]] = {}  # alive local ranks by attempt
-        self.suspended: dict[tuple[ReplicaId, int], None] = {}  # attempts whose workers have left their generation
+        self.hung: dict[Attempt, None] = {}  # attempts that do nothing: they hang, or are paused
+        self.workers: dict[Attempt, dict[int, None]] = {}  # alive local ranks by attempt
+        self.suspended: dict[Attempt, None] = {}  # attempts whose workers have left their generation
         self._procs: dict[str, int] = {}  # workers of a replica, by role
         self._ports: dict[tuple[ReplicaId, str], int] = {}
         self._stores = 0
         self._planned: int | None = None  # when the next wake-up of the agent is planned
-        self._beats = ComputedHeartbeats(self.agent)
+        self._untold_ns: int | None = None  # when the last heartbeat was sent that the controller does not know of yet
 
     @property
     def name(self) -> NodeName:
@@ -88,10 +153,9 @@ class SimNode:
         return not (self.is_heard and self.net.is_quiet) or self._ctx.plays_heartbeats
 
     def connect(self) -> None:
-        """Open a new connection to the controller: the agent gets `Connected`, and joins.
+        """Open a new connection to the controller, at `comes_at_ns` or later: the agent gets `Connected`, and joins.
 
-        Before `comes_at_ns` the node connects at that time. Nothing happens while no controller runs or the link is
-        cut; the next controller, or `heal`, calls again.
+        Nothing happens while no controller runs or the link is cut; the next controller, or `heal`, calls again.
         """
         if self._queue.now < self.comes_at_ns:
             if not self._is_coming:
@@ -99,10 +163,16 @@ class SimNode:
             self._is_coming = True
         elif not self._ctx.is_down and not self.net.is_cut("up") and not self.net.is_cut("down"):
             self.link += 1
-            if takes := self.imports.begin():
-                self.agent.is_warming = True  # its join says so
-                self._queue.after(takes, self.tell, io.WarmedUp())
+            self._begin_imports()
             self.tell(io.Connected())
+
+    def _begin_imports(self) -> None:
+        """Begin to import the modules of the workers, unless the node has begun before, or no role has `import_ns`."""
+        takes = max(role.workload.import_ns for role in self._ctx.graph.roles)
+        if takes and self.imported_ns is None:
+            self.imported_ns = self._queue.now + takes
+            self.agent.is_warming = True  # its join says so
+            self._queue.after(takes, self.tell, io.WarmedUp())
 
     def lose_link(self) -> None:
         """Lose the connection, because the controller has died: messages that are on their way are dropped.
@@ -116,10 +186,7 @@ class SimNode:
             self.tell(io.Refused(is_local=True))
 
     def tell(self, event: io.AgentInput) -> None:
-        """Pass an input to the agent, and carry out its outputs.
-
-        A paused node does so when it resumes, a dead one never. Heartbeats that were not played renew the lease first.
-        """
+        """Pass an input to the agent, and carry out its outputs; on a paused node when it resumes."""
         if not self.is_alive:
             return
         if self.is_paused:
@@ -140,43 +207,42 @@ class SimNode:
             self.tell(event(replica, attempt, local_rank, *more))
 
     def _renew_lease(self, now: int) -> None:
-        """Renew the agent's lease as if each heartbeat that could be sent and answered before now had been.
+        """Renew the lease as if each heartbeat that could be sent and answered by now had been.
 
         A heartbeat that was due, but cannot have been answered yet, is put on its way. It, or its answer, may still be
         lost. While heartbeats are played nothing is done.
         """
         if self._plays_heartbeats:
             return
-        beat = self._beats.renew(now)
-        if beat is not None and self._beats.is_on_its_way(beat, now):
-            self._queue.at(beat.sent_ns + LATENCY_NS, self._arrive, beat, self.link)
-        elif beat is not None:
-            self._queue.at(beat.sent_ns + ROUND_TRIP_NS, self.receive, self._beats.answer_to(beat), self.link)
+        sent_ns = self.agent.lease.renew(now - 1, 2 * LATENCY_NS)
+        if sent_ns is not None:
+            self._untold_ns = sent_ns
+        beat = take_heartbeat(self.agent, now)
+        if beat is None:
+            return
+        heard_ns = beat.sent_ns + LATENCY_NS
+        if heard_ns >= now:  # sent now, it and all messages after it would be later than where each one is played
+            self._queue.at(heard_ns, self._arrive, beat, self.link)
+        else:
+            self._untold_ns = beat.sent_ns
+            answer = Acked(self.agent.epoch, beat.incarnation, beat.sent_ns, heard_ns)
+            self._queue.at(heard_ns + LATENCY_NS, self.receive, answer, self.link)
 
     def renew(self) -> None:
-        """Renew the agent's lease, and update the failure detector, as if the heartbeats so far had been played.
-
-        Called before anything that could depend on a heartbeat: a fault of node or link, a wake-up of the controller.
-        """
+        """Renew the lease, and update the failure detector, before anything that could depend on a heartbeat."""
         if self.is_alive and not self.is_paused:
             self._renew_lease(self._queue.now)
-        heard_ns = self._beats.take_heard()
-        if heard_ns is not None:
-            self._controller.note_heard(self.spec.name, heard_ns)
+        sent_ns, self._untold_ns = self._untold_ns, None
+        if sent_ns is not None:
+            self._controller.note_heard(self.spec.name, sent_ns + LATENCY_NS)
 
     def receive(self, message: ToAgent, link: int) -> None:
-        """Pass a message of the controller to the agent, unless the link is cut.
-
-        A message that was sent over an earlier connection (`link` is its number) is dropped too.
-        """
+        """Pass a message of the controller to the agent, unless the link is cut, or its connection (`link`) is old."""
         if link == self.link and (self.net.is_quiet or not self.net.is_cut("down")):
             self.tell(message)
 
     def cut(self, why: str, *directions: Direction) -> None:
-        """Cut the link in these directions until `heal(why)`.
-
-        The agent keeps its lease until it runs out: heartbeats that were acknowledged before the cut count.
-        """
+        """Cut the link in these directions until `heal(why)`. The agent keeps its lease until it runs out."""
         self.renew()
         self.net.cut(why, *directions)
         self._controller.watch(self)
@@ -220,7 +286,7 @@ class SimNode:
         for key in self.running():
             self._running.ended(*key)
 
-    def running(self) -> list[tuple[ReplicaId, int]]:
+    def running(self) -> list[Attempt]:
         """Return the attempts of which at least one worker is alive and not suspended."""
         return [key for key, alive in self.workers.items() if alive and key not in self.suspended]
 
@@ -261,10 +327,9 @@ class SimNode:
         detail: str = "",
         cause: ExitCause = "",
     ) -> None:
-        """End a worker, and tell the agent by a `WorkerExited` with these arguments.
+        """End a worker, and tell the agent by a `WorkerExited` with these arguments; if paused, when it resumes.
 
-        A code other than 0, or a signal, halts the world of the worker. On a paused node the worker ends when the node
-        resumes. Nothing happens if the node is dead or the worker does not run.
+        A code other than 0, or a signal, halts the world of the worker. Nothing happens if the worker does not run.
         """
         alive = self.workers.get((replica, attempt), {})
         if not self.is_alive or local_rank not in alive:
@@ -276,6 +341,7 @@ class SimNode:
                 )
             )
             return
+        stops = self._workers.was_stopping(replica, attempt)
         self._workers.worker_lost(replica, attempt)
         del alive[local_rank]
         if not alive:
@@ -283,26 +349,20 @@ class SimNode:
             self._end(replica, attempt)
         if code or signal:
             self._workers.worker_failed(replica, attempt)
-        ended = io.WorkerExited(replica, attempt, local_rank, code, signal, kind, detail, cause=cause)  # type: ignore[arg-type]
-        self.tell(ended)
+        ends = io.WorkerExited(replica, attempt, local_rank, code, signal, kind, detail, None, cause, stops)  # type: ignore[arg-type]
+        self.tell(ends)
 
     def _end(self, replica: ReplicaId, attempt: int) -> None:
         self._running.ended(replica, attempt)
         self._workers.ended(replica, attempt)
 
     def replan(self) -> None:
-        """Plan the agent's next wake-up again, after `is_heard` has changed: heartbeats may be deadlines now.
-
-        Nothing is planned on a node that is dead or paused.
-        """
+        """Plan the agent's next wake-up anew, after `is_heard` has changed: heartbeats may be deadlines now."""
         if self.is_alive and not self.is_paused:
             self._plan()
 
     def _plan(self) -> None:
-        """Plan a wake-up at the deadline of the agent, unless an earlier one is planned.
-
-        Heartbeats and the lease count as deadlines only while heartbeats are played.
-        """
+        """Plan a wake-up at the deadline of the agent, of its lease only while heartbeats are played."""
         due = self.agent.deadline() if self._plays_heartbeats else self.agent.due_at_ns
         if due is None or (self._planned is not None and self._queue.now < self._planned <= due):
             return
@@ -353,23 +413,23 @@ class SimNode:
             case io.EndAgent():
                 self.is_alive = False
                 self._controller.watch(self)
+                self._queue.after(PROOF_NS, self._prove_end)
+
+    def _prove_end(self) -> None:
+        """Let the controller know that the agent has ended, unless it knows, or cannot be reached."""
+        known = self._ctx.job.nodes.get(self.spec.name)
+        if known is not None and known.usable and not self.net.is_cut("up"):
+            self._controller.handle(NodeGone(self.spec.name, "its agent has ended"))
 
     def _send(self, message: ToController) -> None:
-        if self.net.is_quiet:
-            self._queue.at(self.net.arrival("up", self._queue.now), self._arrive, message, self.link)
-        elif not self.net.is_cut("up"):
-            for at in self.net.arrivals("up", self._queue.now):
-                self._queue.at(at, self._arrive, message, self.link)
+        self.net.send("up", self._queue, self._arrive, message, self.link)
 
     def _arrive(self, message: ToController, link: int) -> None:
         if link == self.link and not self._ctx.is_down:
             self._controller.hear(message)
 
     def _leave(self, order: io.LeaveGeneration) -> None:
-        """Suspend the workers of an attempt, and tell the agent; on a paused node, when it resumes.
-
-        An attempt that hangs, or has ended, is not suspended.
-        """
+        """Suspend the workers of an attempt, unless it hangs, and tell the agent; on a paused node, when it resumes."""
         key = (order.replica, order.attempt)
         if not self.workers.get(key) or key in self.hung:
             return
@@ -382,32 +442,37 @@ class SimNode:
             self.tell(io.WorkerSuspended(*key, local_rank))
 
     def _spawn(self, output: io.SpawnWorkers) -> None:
-        """Start the workers of an attempt: suspended ones rejoin, and the others are new processes.
+        """Start the workers of an attempt: suspended ones rejoin at once, the others are new processes.
 
-        Suspended workers belong to the new attempt at once. All run 5 ms later, or 1 ms later if none is new. New
-        processes of a role with `import_ns` are forked from the process that imports, so they wait for its imports.
+        New processes of a role with `import_ns` are forked from the process that imports, so they wait for its imports.
         """
         start = output.start
         for key in [key for key in self.suspended if key[0] == start.replica and output.kept]:
             del self.suspended[key]
             self.workers[start.replica, start.attempt] = self.workers.pop(key)
         is_fresh = len(output.kept) < self.procs_of(start.replica)
-        if not (is_fresh and self.imports.wait(output, self._spawned)):
+        rest_ns = (self.imported_ns or 0) - self._queue.now
+        if is_fresh and rest_ns > 0 and self._ctx.graph.role(start.replica.role).workload.import_ns:
+            self._waiting[start.replica, start.attempt] = output
+            self._queue.after(rest_ns + SPAWN_NS, self._imported, (start.replica, start.attempt))
+        else:
             self._queue.after(SPAWN_NS if is_fresh else RESUME_NS, self._spawned, output)
+
+    def _imported(self, key: Attempt) -> None:
+        order = self._waiting.pop(key, None)
+        if order is not None:
+            self._spawned(order)
 
     def _give_up_waiting(self, replica: ReplicaId, attempt: int) -> None:
         """End the new workers of an attempt that still wait for the imports, as if SIGTERM had ended them."""
-        order = self.imports.give_up(replica, attempt)
+        order = self._waiting.pop((replica, attempt), None)
         if order is not None:
             self._spawned(order)
             for local_rank in [rank for rank in range(self.procs_of(replica)) if rank not in order.kept]:
                 self.exit_worker(replica, attempt, local_rank, signal="TERM")
 
     def _spawned(self, order: io.SpawnWorkers, was_paused: bool = False) -> None:
-        """Let the workers of an attempt run, new and suspended ones, and tell the agent (`WorkersSpawned`).
-
-        On a paused node they run when it resumes (`was_paused`), on a dead node never.
-        """
+        """Let the workers of an attempt run, and tell the agent; on a paused node when it resumes (`was_paused`)."""
         if not self.is_alive:
             return
         if self.is_paused:  # the attempt may be replaced by the time it gets CPU: see check_ghosts
@@ -422,7 +487,9 @@ class SimNode:
             return
         if not was_paused:
             self._running.began(*key)
-        ports = tuple((name, self._port(start.replica, name)) for name in role.ports)
+        for name in role.ports:  # chosen once, and kept for later attempts on this node
+            self._ports.setdefault((start.replica, name), FIRST_PORT + len(self._ports))
+        ports = tuple((name, self._ports[start.replica, name]) for name in role.ports)
         self.tell(io.WorkersSpawned(*key, ports))
         self._workers.workers_run(self, start, kept)
 
@@ -432,10 +499,6 @@ class SimNode:
         if procs is None:
             procs = self._procs[replica.role] = self._ctx.graph.role(replica.role).procs_on(self.spec)
         return procs
-
-    def _port(self, replica: ReplicaId, name: str) -> int:
-        """Return the number of a named port of a replica: chosen once, and kept for later attempts on this node."""
-        return self._ports.setdefault((replica, name), FIRST_PORT + len(self._ports))
 
     def _signal(self, output: io.SignalWorkers) -> None:
         key = (output.replica, output.attempt)

@@ -55,10 +55,7 @@ class Queue:
         heappush(self._heap, (time, self._serial, action, args))
 
     def at_apart(self, time: int, action: Action, *args: Any) -> None:
-        """Plan the call of an action from outside, such as a fault, at a time in ns.
-
-        Under a schedule it does not change the order that is drawn for the other actions.
-        """
+        """Plan the call of an action from outside, such as a fault, without changing the order that is drawn."""
         if not self._schedule:
             self.at(time, action, *args)
             return
@@ -83,10 +80,7 @@ class Queue:
         return self._heap[0][0] if self._heap else None
 
     def next_but(self, is_nothing: Callable[[Action, tuple[Any, ...]], bool]) -> int | None:
-        """Return the time in ns of the first planned action for which `is_nothing(action, args)` is false.
-
-        None if there is no such action. All planned actions are looked at.
-        """
+        """Return the time (ns) of the first planned action for which `is_nothing(action, args)` is false, or None."""
         first = None
         for time, _, action, args in self._heap:
             if (first is None or time < first) and not is_nothing(action, args):
@@ -96,14 +90,12 @@ class Queue:
     def run(self, until: int | None = None) -> None:
         """Run the actions in order, until `stop` is called, none is left, or the next one is after `until` (ns).
 
-        In the last case the clock (`now`) is then set to `until`.
+        In the last case the clock (`now`) is then set to `until`. Raises Violation if virtual time stands still:
+        actions of one moment plan each other without end.
 
         With a schedule, the actions of a time get their places in a drawn order when that time comes. Actions without a
         place sort before those with one. So once the first action of a time has a place, all actions of that time have
         one, and it is the first of them.
-
-        Raises:
-            Violation: Virtual time stands still: actions of one moment plan each other without end.
         """
         heap, schedule, chains = self._heap, self._schedule, self._chains
         while heap and not self._is_stopped:

@@ -37,10 +37,7 @@ class Trace(Sequence[Line]):
             fresh.clear()
 
     def digest(self) -> str:
-        """Return the SHA-256 of all encoded lines but the header, as hex, like `flowdist.record.journal.digest`.
-
-        The trace may grow afterwards.
-        """
+        """Return the SHA-256 of all lines so far but the header, as hex, like `flowdist.record.journal.digest`."""
         total = self._hash.copy()
         total.update(encode_lines(self._fresh))
         return total.hexdigest()

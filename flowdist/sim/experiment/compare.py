@@ -34,11 +34,6 @@ class Figure(NamedTuple):
         return abs(self.predicted_ns - self.real_ns) <= max(share * self.real_ns, ns)
 
 
-def compare(a: Outcome, b: Outcome) -> Comparison:
-    """Return two outcomes of one job side by side."""
-    return Comparison(a, b)
-
-
 class Comparison(NamedTuple):
     """Two outcomes side by side. What the properties return is computed when they are asked."""
 
@@ -111,8 +106,8 @@ class Comparison(NamedTuple):
 
     @property
     def is_equal(self) -> bool:
-        """Return whether the two are alike, and their times, steps and lost work the same to the nanosecond."""
-        one, other = ((each.lasted_ns, each.steps, each.lost_ns, each.spent) for each in self)
+        """Return whether the two are alike, and their times, steps, lost work and goodput exactly the same."""
+        one, other = ((each.lasted_ns, each.steps, each.lost_ns, each.spent, each.goodput) for each in self)
         return self.is_alike and one == other
 
     def difference(self, bucket: Bucket) -> float:
@@ -123,6 +118,9 @@ class Comparison(NamedTuple):
     def worst(self) -> float:
         """Return the largest absolute `difference` of any bucket: 0 to 1."""
         return max(abs(self.difference(bucket)) for bucket in BUCKETS)
+
+
+compare = Comparison
 
 
 def mean_share(outcomes: Iterable[Outcome], bucket: Bucket) -> float:

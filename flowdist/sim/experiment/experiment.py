@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flowdist.control.protocol.ids import NodeName
 from flowdist.faults.grammar import NOTHING, Plan
 from flowdist.graph import RoleGraph
 from flowdist.sim.calibration.calibration import Calibration, calibrated
-from flowdist.sim.checks.properties import Properties
-from flowdist.sim.simulation import NOTHING_DEMANDED, Simulation, with_nodes
+from flowdist.sim.simulation import Simulation, with_nodes
 
 NO_ARRIVALS: Mapping[NodeName, int] = MappingProxyType({})
 
 
 class Gaps(NamedTuple):
-    """Parts of a job that its record does not show, or that an experiment does not repeat.
+    """Parts of a job that its record does not show, or that an experiment does not repeat: lines of text, and roles."""
 
-    Attributes:
-        left_out: A line of text for each thing that happened and is not repeated.
-        guesses: Such lines about how the steps of a role are played, by role.
-        untold: Roles whose workers do not report the time of saving; it was measured all the same.
-        endless: Primary tasks whose number of steps is known neither from the record nor from the topology.
-        unrestarted: Roles whose warm start is known neither from the record, in which each start was the first on its
-            node, nor from the topology.
-    """
-
-    left_out: tuple[str, ...] = ()
-    guesses: Mapping[str, tuple[str, ...]] = MappingProxyType({})
-    untold: tuple[str, ...] = ()
-    endless: tuple[str, ...] = ()
-    unrestarted: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()  # a line for each thing that happened and is not repeated
+    guesses: Mapping[str, tuple[str, ...]] = MappingProxyType({})  # such lines about how steps are played, by role
+    untold: tuple[str, ...] = ()  # roles whose workers do not report the time of saving; it was measured all the same
+    endless: tuple[str, ...] = ()  # primary tasks whose number of steps neither record nor topology has
+    unrestarted: tuple[str, ...] = ()  # roles whose warm start neither has: each start was the first on its node
 
     @property
     def omitted(self) -> tuple[str, ...]:
@@ -41,27 +31,16 @@ class Gaps(NamedTuple):
 
 
 class Experiment(NamedTuple):
-    """Everything that a simulation of a job takes. All times are virtual, in ns.
+    """Everything that a simulation of a job takes. All times are virtual, in ns."""
 
-    Attributes:
-        graph: The job, with nodes. The workloads of its roles have the times of the workers.
-        plan: The faults, and the orders of the operator.
-        until_ns: When the experiment ends at the latest; None: with the job.
-        seed: Draws start-up times, faults of rates, and all else that is drawn.
-        schedule: Draws the order of events of one time; 0: as planned.
-        arrivals: By node, when its first agent connects.
-        arrival_ns: Time from the start of any other node until its agent connects.
-        gaps: What the record of the job does not show; nothing for a topology.
-    """
-
-    graph: RoleGraph
-    plan: Plan = NOTHING
-    until_ns: int | None = None
-    seed: int = 0
-    schedule: int = 0
-    arrivals: Mapping[NodeName, int] = NO_ARRIVALS
-    arrival_ns: int = 0
-    gaps: Gaps = Gaps()
+    graph: RoleGraph  # the job, with nodes; the workloads of its roles have the times of the workers
+    plan: Plan = NOTHING  # the faults, and the orders of the operator
+    until_ns: int | None = None  # when the experiment ends at the latest; None: with the job
+    seed: int = 0  # draws start-up times, faults of rates, and all else that is drawn
+    schedule: int = 0  # draws the order of events of one time; 0: as planned
+    arrivals: Mapping[NodeName, int] = NO_ARRIVALS  # by node, when its first agent connects
+    arrival_ns: int = 0  # time from the start of any other node until its agent connects
+    gaps: Gaps = Gaps()  # what the record of the job does not show; nothing for a topology
 
     @property
     def gpus(self) -> int:
@@ -74,34 +53,23 @@ class Experiment(NamedTuple):
         return self.gpus or len(self.graph.cluster.nodes)
 
     def with_times(self, times: Calibration) -> Experiment:
-        """Return the experiment with measured times in place of those of its graph.
-
-        Numbers of steps that the times have are no guesses any more.
-        """
+        """Return the experiment with measured times; numbers of steps that they have are no guesses any more."""
         known = [name for name, each in times.roles.items() if "steps" in each.fields]
         guesses = {name: texts for name, texts in self.gaps.guesses.items() if name not in known}
         endless = tuple(name for name in self.gaps.endless if name not in known)
         gaps = self.gaps._replace(guesses=guesses, endless=endless)
         return self._replace(graph=calibrated(self.graph, times), gaps=gaps)
 
-    def simulation(
-        self,
-        *,
-        tell: Callable[[int, int], None] | None = None,
-        fast_forward: bool = False,
-        properties: Properties = NOTHING_DEMANDED,
-    ) -> Simulation:
-        """Return the simulation of each message of the job, which has not run yet. Arguments as for `Simulation`."""
+    def simulation(self, **options: Any) -> Simulation:
+        """Return the simulation of each message of the job, which has not run yet, with options of `Simulation`."""
         simulation = Simulation(
             self.graph,
             self.plan,
             seed=self.seed,
             schedule=self.schedule,
             checks="paced",
-            tell=tell,
-            fast_forward=fast_forward,
-            properties=properties,
             arrival_ns=self.arrival_ns,
+            **options,
         )
         for name, at_ns in self.arrivals.items():
             if name in simulation.nodes:

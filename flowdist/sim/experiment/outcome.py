@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from flowdist.control.job.facts import Incident
 from flowdist.control.job.state import JobState
-from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import WorldName
 from flowdist.graph import RoleSpec
 from flowdist.record.accounts import Bucket, goodput_of
-from flowdist.record.journal import Header, Line, Record
+from flowdist.record.journal import Header, Line
 from flowdist.record.replay import Replay
 from flowdist.sim.macro.result import MacroResult
-from flowdist.sim.result import SimResult
+from flowdist.sim.result import SimResult, worlds_of
 
 NONE: Mapping[Any, Any] = MappingProxyType({})
 
 
 class IncidentOutcome(NamedTuple):
-    """One incident, what was decided about it, and how long it took. Times are ns.
-
-    `next_step_ns` is the time from its opening until its worlds step again, or where no step is known, until their
-    workers run again or get ready; None if that never came. It contains the back-off. `re_formed_ns` is the time until
-    all workers of its worlds ran again. `lost_ns` is the work that it cost by role, which only predictions know.
-    """
+    """One incident, what was decided about it, and how long it took. Times are ns."""
 
     number: int
     kind: str
@@ -37,9 +31,11 @@ class IncidentOutcome(NamedTuple):
     stayed: tuple[str, ...] = ()
     charged_to: str | None = None
     result: str = ""
+    # From its opening until its worlds step again, or where no step is known, until their workers run again or get
+    # ready; None if that never came. It contains the back-off.
     next_step_ns: int | None = None
-    re_formed_ns: int | None = None
-    lost_ns: Mapping[str, int] = NONE
+    re_formed_ns: int | None = None  # until all workers of its worlds ran again
+    lost_ns: Mapping[str, int] = NONE  # the work that it cost by role, which only predictions know
 
     @property
     def cause(self) -> tuple[str, str]:
@@ -55,41 +51,24 @@ class IncidentOutcome(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """End of a job and its cost. Times are ns; what is by role has all tasks, or all roles.
+    """End of a job and its cost. Times are ns; what is by role has all tasks, or all roles."""
 
-    Attributes:
-        outcome: "succeeded", "failed" or "cancelled"; None: the job had not ended.
-        lasted_ns: Length of the job, or up to the end of the record or of the experiment.
-        reason: Why the job ended so, what it waits for, or which property of the simulation is violated.
-        incidents: The incidents in their order; fast mode only counts them in `causes`.
-        worlds: Members of each generation in the order of their ranks, by world; of records and predictions alone.
-        causes: Number of incidents by kind.
-        generations: Number of the last generation, by role.
-        steps: Furthest step that was reached, by task.
-        kept_steps: Steps at the end that a checkpoint has, by task; those of its worlds add up.
-        lost_ns: Work that was done again by task: the time of its worlds, however many members each has.
-        spent: Time by role and bucket.
-        goodput: Productive share of the time of tasks; None if unknown.
-        hits: How often each rate of faults has hit, by its name.
-        seed: Seed of the experiment.
-        result: What the simulator has besides; None for a record, and where it was dropped.
-    """
-
-    outcome: str | None
-    lasted_ns: int
-    reason: str = ""
-    incidents: tuple[IncidentOutcome, ...] = ()
+    outcome: str | None  # "succeeded", "failed" or "cancelled"; None: the job had not ended
+    lasted_ns: int  # length of the job, or up to the end of the record or of the experiment
+    reason: str = ""  # why it ended so, what it waits for, or which property of the simulation is violated
+    incidents: tuple[IncidentOutcome, ...] = ()  # in their order; fast mode only counts them in `causes`
+    # Members of each generation in the order of their ranks; of records and predictions alone.
     worlds: Mapping[WorldName, tuple[tuple[str, ...], ...]] = NONE
-    causes: Mapping[str, int] = NONE
-    generations: Mapping[str, int] = NONE
-    steps: Mapping[str, int] = NONE
-    kept_steps: Mapping[str, int] = NONE
-    lost_ns: Mapping[str, int] = NONE
-    spent: Mapping[str, Mapping[Bucket, int]] = NONE
-    goodput: float | None = None
-    hits: Mapping[str, int] = NONE
-    seed: int = 0
-    result: SimResult | MacroResult | None = None
+    causes: Mapping[str, int] = NONE  # number of incidents by kind
+    generations: Mapping[str, int] = NONE  # number of the last generation, by role
+    steps: Mapping[str, int] = NONE  # furthest step that was reached, by task
+    kept_steps: Mapping[str, int] = NONE  # steps at the end that a checkpoint has, by task; those of its worlds add up
+    lost_ns: Mapping[str, int] = NONE  # work that was done again by task: of its worlds, however many members each has
+    spent: Mapping[str, Mapping[Bucket, int]] = NONE  # time by role and bucket
+    goodput: float | None = None  # productive share of the time of tasks; None: unknown
+    hits: Mapping[str, int] = NONE  # how often each rate of faults has hit, by its name
+    seed: int = 0  # of the experiment
+    result: SimResult | MacroResult | None = None  # what the simulator has besides; None for a record, or if dropped
 
     @property
     def is_good(self) -> bool:
@@ -115,11 +94,15 @@ def of_record(header: Header, lines: Iterable[Line], *, strict: bool = False) ->
         BadLine: A line cannot be replayed.
         ReplayError: With `strict`, this version of flowdist decides otherwise than the record says.
     """
-    replay, starts = Replay(header, strict=strict), list[StartReplica]()
+    replay = Replay(header, strict=strict)
+    worlds = worlds_of(_heard(replay, lines))
+    return of_replay(replay)._replace(worlds=worlds)
+
+
+def _heard(replay: Replay, lines: Iterable[Line]) -> Iterator[Line]:
     for line in lines:
         replay.hear(line)
-        starts += _starts(line)
-    return of_replay(replay)._replace(worlds=_members(starts))
+        yield line
 
 
 def of_replay(replay: Replay) -> Outcome:
@@ -132,10 +115,7 @@ def of_replay(replay: Replay) -> Outcome:
 
 
 def of_simulation(result: SimResult) -> Outcome:
-    """Return the outcome of a simulation, without members of worlds.
-
-    One in which a check of the simulator failed has not ended.
-    """
+    """Return the outcome of a simulation, without members of worlds; not ended if a check of the simulator failed."""
     job, header = result.job, result.lines[0]
     assert isinstance(header, Header)
     found = _of_job(job)
@@ -145,8 +125,8 @@ def of_simulation(result: SimResult) -> Outcome:
     elif not reason and result.waiting:
         reason = f"waiting for {', '.join(result.waiting)}"
     steps, kept, lost = dict(found.steps), dict(found.kept_steps), dict(found.lost_ns)
-    for model in result.models.values():
-        name, step = model.pace.name, model.step_at(result.now)
+    for name, model in result.worlds_of_roles():
+        step = model.step_at(result.now)
         steps[name] = max(steps[name], step)
         kept[name] += step - model.unsaved_steps
         lost[name] += model.lost_ns
@@ -200,28 +180,6 @@ def _of_job(job: JobState) -> Outcome:
         kept_steps=dict.fromkeys(tasks, 0),
         lost_ns=dict.fromkeys(tasks, 0),
     )
-
-
-def worlds_of(lines: Iterable[Line]) -> dict[WorldName, tuple[tuple[str, ...], ...]]:
-    """Return the members of each generation in the order of their ranks, by world, from the lines of a record."""
-    return _members(start for line in lines for start in _starts(line))
-
-
-def _starts(line: Line) -> list[StartReplica]:
-    effects = line.effects if isinstance(line, Record) else ()
-    return [effect for effect in effects if isinstance(effect, StartReplica)]
-
-
-def _members(starts: Iterable[StartReplica]) -> dict[WorldName, tuple[tuple[str, ...], ...]]:
-    """Return the members of each generation by world; an order is repeated after a lost connection."""
-    found: dict[WorldName, dict[int, list[StartReplica]]] = {}
-    for start in starts:
-        found.setdefault(start.world, {}).setdefault(start.generation, []).append(start)
-    return {name: tuple(_in_order(of[number]) for number in sorted(of)) for name, of in found.items()}
-
-
-def _in_order(starts: Sequence[StartReplica]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(str(start.replica) for start in sorted(starts, key=lambda start: start.rank)))
 
 
 def _incident(incident: Incident) -> IncidentOutcome:

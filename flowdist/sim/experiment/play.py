@@ -81,14 +81,9 @@ def _fast(scope: Scope, experiment: Experiment, tell: Tell | None = None) -> Out
 
 
 def checked(outcome: Outcome, *, may_stand_still: bool = False) -> Outcome:
-    """Return an outcome whose figures may be used.
+    """Return an outcome whose figures may be used; FlowdistError if a check of the simulator has failed.
 
-    Args:
-        outcome: The outcome.
-        may_stand_still: A job that never ends is no failure of the simulator.
-
-    Raises:
-        FlowdistError: A check of the simulator has failed.
+    With `may_stand_still` a job that never ends is no failure of the simulator.
     """
     found = outcome.exact.violation
     if found is not None and not (may_stand_still and found.property == "liveness"):

@@ -9,24 +9,23 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-import msgspec
-
 from flowdist.control.job.facts import Incident
 from flowdist.control.protocol.ids import WorldName
 from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import ORDERS, Plan
-from flowdist.graph import HOUR, RoleGraph
+from flowdist.graph import HOUR, RoleGraph, RoleSpec
 from flowdist.record.journal import FaultLine, Header
 from flowdist.record.reader import WholeRecord
 from flowdist.sim.calibration.calibration import Calibration, calibrate, calibrated
 from flowdist.sim.calibration.observe import Generation, Observed, observe
 from flowdist.sim.experiment.compare import Comparison, compare
 from flowdist.sim.experiment.experiment import NO_ARRIVALS, Experiment
-from flowdist.sim.experiment.outcome import Outcome, of_record, worlds_of
+from flowdist.sim.experiment.outcome import Outcome, of_record
 from flowdist.sim.experiment.play import checked, play
 from flowdist.sim.experiment.record import reconstruct
-from flowdist.sim.result import SimResult
+from flowdist.sim.result import SimResult, worlds_of
 from flowdist.sim.simulation import with_nodes
+from flowdist.sim.user_code.workload import with_workloads
 
 CUT = 2 / 3  # the part of a single record from which its last part is predicted
 END_NS = 1000 * HOUR
@@ -117,7 +116,8 @@ def _simulated_losses(result: SimResult) -> Iterator[Loss]:
         for at_ns, ns, _ in model.losses:
             causes = (one for one in result.job.incidents if world in one.worlds and not _is_over(one, at_ns))
             cause = next(causes, None)
-            yield Loss(model.pace.name, ns, None if cause is None else cause.number)
+            for role in model.roles:
+                yield Loss(role, ns, None if cause is None else cause.number)
 
 
 def _is_over(incident: Incident, at_ns: int) -> bool:
@@ -131,22 +131,20 @@ def _with_times(graph: RoleGraph, times: Calibration, own: Calibration) -> RoleG
     Its length is no time that could be predicted. Where the run does not show that number for certain, because its
     steps were counted, the other times have it.
     """
-    roles = []
-    for role in calibrated(graph, times, keep=[f"{role.name}.steps" for role in graph.roles]).roles:
-        known = [own.roles[role.name].fields]
+
+    def steps(role: RoleSpec) -> dict[str, int]:
+        known = own.roles[role.name].fields
         if own.roles[role.name].length != "known" and role.name in times.roles:
-            known.append(times.roles[role.name].fields)
-        steps = [fields["steps"] for fields in known if "steps" in fields]
-        load = msgspec.structs.replace(role.workload, steps=(steps or [role.workload.steps])[-1])
-        roles.append(msgspec.structs.replace(role, workload=load))
-    return msgspec.structs.replace(graph, roles=tuple(roles))
+            known = known | times.roles[role.name].fields
+        return {"steps": known["steps"]} if "steps" in known else {}
+
+    return with_workloads(calibrated(graph, times, keep=[f"{role.name}.steps" for role in graph.roles]), steps)
 
 
 def _as_injected(plan: Plan, run: WholeRecord, never: Collection[str] = ()) -> Plan:
     """Return the plan with the faults of the run as they were given, at a step or an event instead of at a time.
 
-    Faults that flowdist did not inject, and those in `never`, keep their time. Orders of the operator are in the plan
-    already.
+    Faults that flowdist did not inject, and those in `never`, keep their time. Orders are in the plan already.
     """
     injected = [line for line in run.lines if isinstance(line, FaultLine) and line.spec not in never]
     given = parse_plan(dict.fromkeys(line.spec for line in injected)).faults
@@ -158,8 +156,7 @@ def _as_injected(plan: Plan, run: WholeRecord, never: Collection[str] = ()) -> P
 def held_out(runs: Sequence[WholeRecord]) -> list[Comparison]:
     """Return how well each run is predicted by what the others show; a single run by its own first two thirds.
 
-    Raises:
-        BadLine: A line of a record cannot be replayed.
+    BadLine if a line of a record cannot be replayed.
     """
     if len(runs) == 1:
         (run,) = runs

@@ -25,8 +25,8 @@ from flowdist.record.replay import Replay
 from flowdist.sim.calibration.calibration import calibrate, calibrated
 from flowdist.sim.calibration.observe import observe
 from flowdist.sim.engine.controller import TAKE_OVER_NS
-from flowdist.sim.engine.machines import PROOF_NS
 from flowdist.sim.engine.network import LATENCY_NS
+from flowdist.sim.engine.node import PROOF_NS
 from flowdist.sim.experiment.experiment import NO_ARRIVALS, Experiment, Gaps
 from flowdist.sim.simulation import with_nodes
 
@@ -39,10 +39,6 @@ WITHOUT_EVENT = (
 
 def of_record(header: Header, lines: Sequence[Line]) -> Experiment:
     """Return the experiment of a recorded job. A record without the id of a run is that of a simulation.
-
-    Args:
-        header: The header of the record.
-        lines: The other lines, in order.
 
     Raises:
         BadLine: A line cannot be replayed.
@@ -69,10 +65,6 @@ def of_record(header: Header, lines: Sequence[Line]) -> Experiment:
 def reconstruct(header: Header, lines: Sequence[Line]) -> Experiment:
     """Return the experiment that the events of a record show: faults, orders, arrivals of nodes, and measured times.
 
-    Args:
-        header: The header of the record; its graph describes the cluster.
-        lines: The other lines, in order.
-
     Raises:
         BadLine: A line cannot be replayed.
     """
@@ -97,10 +89,7 @@ def reconstruct(header: Header, lines: Sequence[Line]) -> Experiment:
 
 
 def _unseen(plan: Plan, lines: Sequence[Line]) -> list[str]:
-    """Return a text for each fault that a run injected and that left no event from which it could be reconstructed.
-
-    A fault that did leave one is in the plan at about the same time.
-    """
+    """Return a text for each injected fault that left no event, which would be in the plan at about the same time."""
     seen = [(fault.target, fault.when.at_ns or 0) for fault in plan.faults]
 
     def is_seen(line: FaultLine) -> bool:
@@ -168,11 +157,7 @@ class _Reconstruction:
         self.left_out: list[str] = []
 
     def add(self, line: Line) -> None:
-        """Note what a line of the record says about the plan that would tell the same story.
-
-        That is faults that were injected or can be inferred, requests of the operator to scale or drain, and when nodes
-        joined. Events after the end of the job are ignored.
-        """
+        """Note what a line says about the plan that would tell the same story; nothing after the end of the job."""
         if isinstance(line, FaultLine):
             self._hit[line.hit] = line.t_ns
         job = self._replay.job

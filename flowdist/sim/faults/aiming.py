@@ -33,11 +33,8 @@ class Aim:
     def saving(self, seed: int, n: int, after: Fault | None) -> int | None:
         """Draw a time, in ns, at which a gang writes a checkpoint; None if no gang does.
 
-        Args:
-            seed: The seed of the plan.
-            n: The number of the new fault in the plan.
-            after: The fault before it in the plan; None: there is none. If it restarts the gang, the checkpoint is one
-                that the gang writes after the restart.
+        `after` is the fault before number `n` of the plan. If it restarts the gang, the checkpoint is one after the
+        restart.
         """
         if not self._savers:
             return None
@@ -70,14 +67,13 @@ class Aim:
         return started + up + int(draw(seed, "aim", "read", n) * load.restore_ns)
 
     def _started_again_ns(self, spec: RoleSpec, fault: Fault) -> int | None:
-        """Return about when, in ns, the fault makes the gang start a new generation; None if it makes none.
+        """Return about when, in ns, a fault with a time makes the gang start anew; None if it does not.
 
-        None, too, for a fault that waits for an event. A node fault counts for every gang, since it is not known here
-        where replicas are.
+        A node fault counts for every gang, since it is not known here where replicas are.
         """
         at, options = fault.when.at_ns, self._graph.options
         role = fault.replica[0] if fault.replica is not None else None
-        if at is None or fault.target == "controller" or role not in (None, *self._world(spec)):
+        if at is None or fault.target == "controller" or role not in (None, *self._graph.mates_of(spec.name)):
             return None
         if fault.kind in QUICK:
             return at + STOP_NS
@@ -88,16 +84,15 @@ class Aim:
             return at + silence + STOP_NS
         return None
 
-    def _world(self, spec: RoleSpec) -> tuple[str, ...]:
-        return self._graph.mates_of(spec.name)
-
     def _begins_ns(self, seed: int, spec: RoleSpec) -> int:
         """Return when, in ns, the first generation begins to step: its last worker is up, and all have warmed up."""
-        return max(self._up_ns(seed, self._graph.role(name)) for name in self._world(spec)) + self._warmup_ns(spec)
+        return max(
+            self._up_ns(seed, self._graph.role(name)) for name in self._graph.mates_of(spec.name)
+        ) + self._warmup_ns(spec)
 
     def _warmup_ns(self, spec: RoleSpec) -> int:
         """Return how long, in ns, the world of the role warms up: as long as the slowest of its roles."""
-        return max(self._graph.role(name).workload.warmup_ns for name in self._world(spec))
+        return max(self._graph.role(name).workload.warmup_ns for name in self._graph.mates_of(spec.name))
 
     def _up_ns(self, seed: int, spec: RoleSpec) -> int:
         """Return when, in ns, the last replica of the role has started up for the first time."""
@@ -106,7 +101,7 @@ class Aim:
     def _starts_ns(self, seed: int, spec: RoleSpec) -> int:
         """Return when, in ns, the gates of all roles in the world of the role are open."""
         waits = [0]
-        for name in self._world(spec):
+        for name in self._graph.mates_of(spec.name):
             for gate in self._graph.role(name).gates:
                 other = self._graph.role(gate.role)
                 up = self._up_ns(seed, other) if gate.condition != "started" else self._starts_ns(seed, other)
@@ -123,10 +118,7 @@ def _startups_ns(seed: int, spec: RoleSpec, attempt: int) -> list[int]:
 
 
 def _checkpoints(load: WorkloadSpec) -> int:
-    """Return how many checkpoints a world begins in the whole job if nothing goes wrong.
-
-    One begins after every `checkpoint_every_ns` of nominal stepping time, and none when the last step ends.
-    """
+    """Return how many checkpoints a world begins if nothing goes wrong: none when the last step ends."""
     return (load.steps * load.step_ns - 1) // load.checkpoint_every_ns
 
 

@@ -22,12 +22,11 @@ from flowdist.graph import MS, SECOND, RoleGraph, parse_duration
 from flowdist.record.journal import Record
 from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.controller import SimController
-from flowdist.sim.engine.machines import Machines
 from flowdist.sim.engine.network import Direction
 from flowdist.sim.engine.node import SimNode
 from flowdist.sim.workers.work import Work
 
-# The shortest time from a node's death to its return: a little more than `machines.PROOF_NS`. If a node came back
+# The shortest time from a node's death to its return: a little more than `node.PROOF_NS`. If a node came back
 # sooner, the proof of the old death would be taken for its own, and the node would be lost.
 PROVEN_NS = 11 * MS
 LEAVES_NS, LEAVES_MAX = SECOND, 120  # how long to wait, and how many times, for a node that leaves to be gone
@@ -43,7 +42,7 @@ KINDS = {
 
 
 def check_faults(plan: Plan, graph: RoleGraph) -> None:
-    """Check the faults and rates of a plan before a simulation. Nothing is returned.
+    """Check the faults and rates of a plan before a simulation.
 
     Raises:
         FaultError: The simulator does not carry out a fault, or its kind does not suit its target, or the target does
@@ -67,31 +66,22 @@ def check_faults(plan: Plan, graph: RoleGraph) -> None:
 class FaultInjector:
     """Injector of the faults of one simulation: those with a time, an event or a period, and those of rates.
 
-    Args:
-        ctx: The simulation.
-        nodes: The nodes by name; shared with the parts that add nodes.
-        machines: Adds and kills nodes.
-        controller: The controller, which faults kill, and which takes the orders of the operator.
-        work: The workers.
-        plan: The faults and rates, which `check_faults` has accepted. Its other orders (`scales`, `adds`, `drains`) are
-            left to `Simulation`.
-        on_hit: Called with a fault and the name of its target just before it takes effect.
-
-    `waiting` holds the faults whose event has not come yet.
+    `plan` has been accepted by `check_faults`. Its other orders (`scales`, `adds`, `drains`) are left to `Simulation`.
+    `on_hit` is called with a fault and the name of its target just before it takes effect. `waiting` holds the faults
+    whose event has not come yet.
     """
 
     def __init__(
         self,
         ctx: Context,
         nodes: dict[NodeName, SimNode],
-        machines: Machines,
         controller: SimController,
         work: Work,
         plan: Plan,
         on_hit: Callable[[Fault, str], None],
     ) -> None:
         self._ctx, self._queue, self._nodes = ctx, ctx.queue, nodes
-        self._machines, self._controller, self._work, self._on_hit = machines, controller, work, on_hit
+        self._controller, self._work, self._on_hit = controller, work, on_hit
         self._faults = list(plan.faults)
         names = [node.name for node in ctx.graph.cluster.nodes] + plan.new_nodes
         self._arrivals = Arrivals(plan.rates, ctx.graph, names, ctx.seed, plan.starts)
@@ -100,10 +90,7 @@ class FaultInjector:
         self._parted = 0  # partitions between nodes so far
 
     def plan(self) -> None:
-        """Schedule the faults with a time or a period and the first fault of the rates; put the others in `waiting`.
-
-        Called once, before the simulation runs.
-        """
+        """Schedule the faults with a time or a period and the first fault of the rates; put the others in `waiting`."""
         for fault in self._faults:
             when = fault.when
             first_ns = when.every_ns if when.at_ns is None else when.at_ns
@@ -112,7 +99,7 @@ class FaultInjector:
                 continue
             self.waiting.append(fault)
             if when.event == "step":
-                self._work.wait_for_step(when.role, when.number)
+                self._work.step_waits.append((when.role, when.number))
         self._plan_arrival()
 
     def _plan_arrival(self) -> None:
@@ -171,7 +158,7 @@ class FaultInjector:
             if fault.kind == "drain":
                 self._controller.handle(DrainRequested(name))
             else:
-                self._machines.add_like_first(name)
+                self._controller.add_like_first(name)
 
     def _hit_controller(self, fault: Fault) -> None:
         if fault.kind == "kill":
@@ -196,10 +183,7 @@ class FaultInjector:
             self._queue.after(fault.duration_ns, undo, *args)
 
     def _hit_checkpoints(self, fault: Fault) -> None:
-        """Apply a fault of disks or checkpoints to its role or replica; "all" means all roles.
-
-        Roles that save nothing, or have no checkpoint to damage, are left out. If none is left the fault hits nothing.
-        """
+        """Apply a fault of disks or checkpoints to its roles, if they save, or have something to damage."""
         name = fault.target.partition("/")[0]
         roles = list(self._ctx.job.roles) if name == "all" else [name]
         if fault.kind in DAMAGES:
@@ -240,14 +224,19 @@ class FaultInjector:
         self._on_hit(fault, target)
 
     def _hit_node(self, fault: Fault, node: SimNode) -> None:
-        """Apply a fault to a node. Nothing is hit if the node is dead, or has no GPU of the number that `xid` names."""
+        """Apply a fault to a node.
+
+        Nothing is hit if the node is dead, or has no GPU of the number that `xid` names; or if the fault is one of the
+        link, and the node is cut off. What hits the node itself hits one that is cut off, too.
+        """
         has_no_such_gpu = fault.kind == "xid" and fault.xid[1] >= node.spec.gpu
-        if not node.is_alive or node.net.is_dead or has_no_such_gpu:
+        is_of_link = fault.kind in ("lost", *OF_LINKS) or set(fault.others) == {"controller"}
+        if not node.is_alive or has_no_such_gpu or (is_of_link and node.net.is_dead):
             return
         self._note_hit(fault, node.spec.name)
         match fault.kind:
             case "kill":
-                self._machines.kill(node)
+                self._controller.kill_node(node)
                 self._bring_back(fault, node, 0)
             case "lost":
                 self._cut(fault, node, ("up", "down"))
@@ -274,16 +263,14 @@ class FaultInjector:
     def _bring_back(self, fault: Fault, node: SimNode, after_ns: int) -> None:
         """Schedule the return of a node, with a fresh agent, `after_ns` and the fault's duration from now.
 
-        It returns no sooner than its death is proven. While a node that leaves is still alive, its return is put off by
-        a second, at most 120 times. Nothing happens if the fault has no duration, or another fault has brought the node
-        back.
+        It returns no sooner than its death is proven, and is put off while the node, which leaves, is still alive.
         """
 
         def back(patience: int) -> None:
             if node.is_alive and patience:
                 self._queue.after(LEAVES_NS, back, patience - 1)
             elif not self._nodes[node.spec.name].is_alive:  # else another fault has brought it back already
-                self._machines.add(node.spec)
+                self._controller.add_node(node.spec)
 
         if fault.duration_ns is not None:
             self._queue.after(after_ns + max(fault.duration_ns, PROVEN_NS), back, LEAVES_MAX)
@@ -326,10 +313,7 @@ class FaultInjector:
         self._undo_later(fault, resume)
 
     def _part(self, fault: Fault, node: SimNode) -> None:
-        """Cut a node off from the controller, from other nodes, or both, as the fault's argument says.
-
-        Worlds with members on both sides of a partition between nodes wait.
-        """
+        """Cut a node off from the controller, from other nodes, or both. Worlds with members on both sides wait."""
         if "controller" in fault.others:
             self._cut(fault, node, ("up",) if fault.kind == "cut-to" else ("up", "down"))
         others = [name for name in fault.others if name != "controller"]
@@ -341,16 +325,13 @@ class FaultInjector:
             self._undo_later(fault, self._work.partitions.join, why)
 
     def _preempt(self, fault: Fault, node: SimNode) -> None:
-        """Give the agent notice of a preemption, and kill the node when the notice is over if it is still there.
-
-        The node comes back after the notice and the fault's duration.
-        """
+        """Give the agent notice, and kill the node after that. It comes back after the fault's duration."""
         notice_ns = parse_duration(fault.arg)
         node.tell(io.PreemptionNoticed(notice_ns))
 
         def take() -> None:
             if node.is_alive:
-                self._machines.kill(node)
+                self._controller.kill_node(node)
                 self._controller.plan()
 
         self._queue.after(notice_ns, take)
@@ -366,10 +347,7 @@ class FaultInjector:
         return [replica for replica in running if replica.role == fault.target]
 
     def _hit_replica(self, fault: Fault, replica: ReplicaId) -> None:
-        """Apply a fault to the workers of a replica, or to the one that the fault names.
-
-        Nothing is hit if none of these runs, or if the fault would slow down a service.
-        """
+        """Apply a fault to the workers of a replica, or to the one that the fault names, if they run."""
         state = self._ctx.job.replicas[replica]
         if state.node is None:
             return
@@ -393,10 +371,7 @@ class FaultInjector:
                     node.exit_worker(replica, state.attempt, rank, signal="KILL", kind="oom")
 
     def _hinder(self, fault: Fault, node: SimNode, replica: ReplicaId, attempt: int) -> None:
-        """Slow a replica down, pause it for the fault's duration, or make it hang for good.
-
-        A pause without a duration is a hang. The members of the replica's world wait while it is paused.
-        """
+        """Slow a replica down, pause it for the fault's duration, or make it hang for good. Its world waits for it."""
         work, world = self._work, self._ctx.job.replicas[replica].world
         if fault.kind == "slow":
             work.slow_down(replica, attempt, Fraction(fault.arg.rstrip("x")))

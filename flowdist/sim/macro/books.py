@@ -11,7 +11,7 @@ from typing import NamedTuple
 from flowdist.graph import WorkloadSpec
 from flowdist.record.accounts import BUCKETS, Bucket
 from flowdist.sim.engine.network import LATENCY_NS
-from flowdist.sim.macro.generation.course import EVEN, Course
+from flowdist.sim.macro.course import EVEN, Course
 from flowdist.sim.macro.result import MacroResult
 
 ANSWER_NS = 2 * LATENCY_NS  # from the end of a checkpoint until its worker has the answer that it is accepted
@@ -34,7 +34,8 @@ class Books:
         procs: The number of workers of each replica.
 
     Attributes:
-        spent: By bucket: wall time, summed over all replicas.
+        result: The result of the run, which gets time, steps and lost work.
+        spent: Its time by bucket.
         active: How many replicas have been in the bucket `bucket` since `since`.
         durable: The step of the last checkpoint that counts, from which a restart resumes.
         begun: When the last member of the present generation had started up, so that its warm-up or its steps began;
@@ -46,15 +47,14 @@ class Books:
         halted: The generation that was halted last, if all checkpoints that it had completed count; None: no restart
             resumes from them, or only those count whose answer had arrived.
         step_ns: Time of a step of the present generation.
-        lost_steps: Steps of one worker that had to be done again; `lost_ns` is their time.
-        unsaved_steps: Steps of one worker that were not saved when the job, or the run, ended.
     """
 
     def __init__(self, load: WorkloadSpec, replicas: int, procs: int = 1) -> None:
         self._load, self._all, self._procs = load, replicas, procs
         self._cycle_ns = load.cycle_ns
         self.restore_ns = load.restore_ns_after(0)
-        self.spent: dict[Bucket, int] = dict.fromkeys(BUCKETS, 0)
+        self.result = MacroResult(dict.fromkeys(BUCKETS, 0))
+        self.spent = self.result.spent
         self.active = 0
         self.bucket: Bucket = "waiting"
         self.since = 0
@@ -66,7 +66,6 @@ class Books:
         self.finished: tuple[int, int] | None = None
         self.halted: Halted | None = None
         self.step_ns = load.step_ns
-        self.lost_steps = self.lost_ns = self.unsaved_steps = 0
         self._step_known = 0  # the highest step that earlier generations have reported
 
     def move(self, bucket: Bucket, active: int, now: int) -> None:
@@ -82,14 +81,10 @@ class Books:
         self.bucket, self.active, self.since = bucket, active, now
 
     def start(self, members: int, backoff_ns: int, now: int, *, new: int = 0) -> None:
-        """Begin the start-up of a generation, at the order to start.
+        """Begin the start-up of a generation of so many members, at the order to start.
 
-        Args:
-            members: How many replicas start.
-            backoff_ns: How much of the time before was back-off. It is moved to its bucket for the replicas that start
-                again.
-            now: The time, in ns.
-            new: How many of them were no members of the generation before.
+        `backoff_ns` of the time before was back-off. It is moved to its bucket for the replicas that start again: all
+        but `new` ones.
         """
         if backoff_ns and self.bucket == "re-formation":
             part = min(backoff_ns, now - self.since) * min(self.active, members - new)
@@ -103,11 +98,7 @@ class Books:
         """Begin to work at the end of the start-up, and return when all workers have exited if nothing goes wrong.
 
         The work is the warm-up, all steps that are left, and the exit. The last part of the start-up is booked as the
-        restore, if there is a checkpoint.
-
-        Args:
-            now: The time, in ns.
-            pace: How many times longer than the workload says the slowest worker takes for a step.
+        restore, if there is a checkpoint. The slowest worker takes `pace` times as long for a step as nominal.
         """
         load = self._load
         if self.durable and self.bucket == "start-up":
@@ -126,11 +117,7 @@ class Books:
         return self._course.time_of(self._end_ns + self._load.finish_ns)
 
     def set_pace(self, pace: Fraction, now: int) -> int:
-        """Make all steps from `now` on take `pace` times as long as the workload says.
-
-        Returns:
-            When all workers have exited if nothing goes wrong, in ns since the start of the job.
-        """
+        """Make all steps from `now` on take `pace` times as long; return when all workers exit if all goes well."""
         self._course.set_pace(pace, now)
         return self._exits()
 
@@ -145,10 +132,7 @@ class Books:
         return min(self._load.steps, self._first + self._split(position)[1] // self.step_ns)
 
     def _split(self, position: int) -> tuple[int, int, int, int]:
-        """Return how long the present generation has warmed up, worked, saved and ended its workers at a position.
-
-        The times are nominal, in ns. What slow members add is in none of them.
-        """
+        """Return how long, nominally, the generation has warmed up, worked, saved and ended its workers by then."""
         load = self._load
         if position < 0:
             return load.warmup_ns + position, 0, 0, 0
@@ -164,6 +148,7 @@ class Books:
         *,
         done: bool = False,
         answered_until: int | None = None,
+        others_report: bool = False,
         is_known: bool = False,
         is_over: bool = False,
     ) -> None:
@@ -177,6 +162,7 @@ class Books:
             done: All work is done, and nothing is lost.
             answered_until: When the node that offers checkpoints died or was cut off: only those count whose answer
                 has arrived before. None: it gets the answers. A checkpoint that is complete now is not.
+            others_report: Members on other nodes report their steps all the same.
             is_known: The controller has stopped the members, so they are in "re-formation" from now on. Otherwise they
                 are in "detection" until it learns of the failure.
             is_over: The job ends, or the run does: no restart does the steps again.
@@ -188,7 +174,7 @@ class Books:
         gets_answers = answered_until is None and not is_over
         reports = (now if answered_until is None else answered_until) - 1
         saved = self.reported(reports if gets_answers else reports - ANSWER_NS)
-        known = load.steps if done else self._reported_step(reports)
+        known = load.steps if done else self._reported_step(now - 1 if others_report else reports)
         if known > self._step_known:
             self._step_known, self.progressed = known, True
         self.halted = Halted(now, self.durable, self.active) if gets_answers and not done else None
@@ -203,11 +189,13 @@ class Books:
         spent["unsaved at the end" if is_over else "lost work"] += active * (worked - kept)
         spent["checkpoint"] += active * saving
         spent["stalled"] += active * (passed - warmed - worked - saving - ending)
+        begun_ns = worked - (step - self._first) * self.step_ns  # of the step that the workers are in
+        unkept_ns = (step - self.durable) * self.step_ns + begun_ns
         if is_over:
-            self.unsaved_steps = step - self.durable
+            self.result.unsaved_steps, self.result.unsaved_ns = step - self.durable, unkept_ns
         else:
-            self.lost_steps += step - self.durable
-            self.lost_ns += (step - self.durable) * self.step_ns
+            self.result.lost_steps += step - self.durable
+            self.result.lost_ns += unkept_ns
         self.begun = None
         self.move("re-formation" if is_known else "detection", active, now)
 
@@ -224,8 +212,8 @@ class Books:
         steps, self.durable = self.durable - durable, durable
         self.spent["productive"] -= halted.active * steps * self.step_ns
         self.spent["lost work"] += halted.active * steps * self.step_ns
-        self.lost_steps += steps
-        self.lost_ns += steps * self.step_ns
+        self.result.lost_steps += steps
+        self.result.lost_ns += steps * self.step_ns
 
     def _saved_step(self, checkpoints: int) -> int:
         """Return the step of the last of so many checkpoints of the present generation."""
@@ -254,19 +242,11 @@ class Books:
             return self.durable
         return self._step_of(self._course.position(now))
 
-    def close(self, result: MacroResult, halts: int | None, now: int) -> None:
-        """Book everything up to now, and write step, time and lost work into the result.
-
-        Args:
-            result: Where they are written.
-            halts: When members that were ordered to stop do their last step (ns); None: they were not.
-            now: The time, in ns.
-        """
+    def close(self, halts: int | None, now: int) -> None:
+        """Book everything up to now. `halts`: when members that were ordered to stop do their last step, if they do."""
         if halts is not None and halts <= now:
             self.halt(halts)
-        result.step = max(self.durable, self._step_known, self.step_at(now))
+        self.result.now, self.result.step = now, max(self.durable, self._step_known, self.step_at(now))
         self.take_back(now)
         self.halt(now, is_over=True)
-        result.now, result.lost_ns, result.lost_steps = now, self.lost_ns, self.lost_steps
-        result.unsaved_steps, result.unsaved_ns = self.unsaved_steps, self.unsaved_steps * self.step_ns
         self.move("done", 0, now)

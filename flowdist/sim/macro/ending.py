@@ -16,12 +16,12 @@ def complete(job: Job, now: int) -> None:
     """
     job.halt(now, done=True)
     told = now + job.times.message
-    silent = [node for node in job.death_known_at if job.members_on(node)]
+    silent = job.silent_nodes
+    job.workers_end_at.update(dict.fromkeys(silent, now))
     if silent:
-        job.books.finished = (job.books.active - sum(map(job.members_on, silent)), told)
+        job.books.finished = (job.live_members, told) if job.live_members else None
         lost = {replica for node in silent for replica in job.seats.on[node]}
-        seated = (replica for replica, node in enumerate(job.seats.node_of) if node is not None)
-        job.exited.update(dict.fromkeys(replica for replica in seated if replica not in lost))
+        job.exited.update(dict.fromkeys(replica for replica, _ in job.seats.seated if replica not in lost))
         job.due = NEVER
         return
     job.phase, job.due, job.on_due = "over", told, _succeed
@@ -58,9 +58,10 @@ def _last_end(job: Job, now: int) -> int:
     dead = {node: known for node, known in job.death_known_at.items() if job.seats.on[node]}
     ends = [now, *dead.values()]
     if len(job.exited) + sum(len(job.seats.on[node]) for node in dead) < job.seats.taken:
-        ends.append(min(now + stop_ns, max(now, job.peers_end_at + times.message)))
+        stopped_at = now + stop_ns
         if not dead and job.formed < NEVER:  # members that are still being spawned are stopped once they run
-            ends.append(job.started_at + times.up + stop_ns - 2 * times.message)
+            stopped_at = max(stopped_at, job.started_at + times.up + stop_ns - 2 * times.message)
+        ends.append(min(stopped_at, max(now, job.peers_end_at + times.message)))
     return max(ends)
 
 
@@ -76,6 +77,6 @@ def close(job: Job, now: int) -> None:
 
     Called at the end of the job, or of the run if the job is not over by then.
     """
-    job.books.close(job.result, job.halt_at, now)
+    job.books.close(job.halt_at, now)
     job.result.charged = job.policy.charged
     job.result.cordoned = [job.scope.nodes[node] for node in job.seats.cordoned]

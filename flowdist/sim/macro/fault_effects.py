@@ -11,21 +11,18 @@ from functools import partial
 from flowdist.faults.grammar import Fault, Rate
 from flowdist.faults.rates import fault_of
 from flowdist.sim.engine.node import NOTICES_NS
-from flowdist.sim.macro.gang import Failed, add_node, fail_replica, lose_node
+from flowdist.sim.macro.gang import Failed, add_node, fail_replica, lose_node, lose_silent
 from flowdist.sim.macro.job import Job
-from flowdist.sim.macro.result import FAILED, NEVER
+from flowdist.sim.macro.result import NEVER
+
+FAILED = {"kill": Failed("signal", signal="KILL"), "oom": Failed("oom", signal="KILL")}  # by kind of fault on a replica
 
 
 def apply_fault(job: Job, target: str, what: Fault | Rate, now: int) -> None:
-    """Apply a fault to everything that its target names.
+    """Apply a fault, or one that a rate brings, to everything that its target names.
 
-    A dead or cut-off node, or a replica that does not run, is not hit: nothing happens.
-
-    Args:
-        job: The job.
-        target: A node, a label of nodes (`zone=a`), a replica of the gang, or the gang or "all" for all its replicas.
-        what: The fault, or the rate that brings it.
-        now: The time of the fault, in ns.
+    The target is a node, a label of nodes (`zone=a`), a replica of the gang, or the gang or "all" for all its replicas.
+    A dead node, or a replica that does not run, is not hit: nothing happens. A node that is cut off can only be killed.
     """
     node = job.names.get(target)
     if node is not None:
@@ -34,6 +31,9 @@ def apply_fault(job: Job, target: str, what: Fault | Rate, now: int) -> None:
         elif job.alive[node]:
             _note_fault(job, target, what, now)
             _kill_node(job, node, what, now)
+        elif what.kind == "kill" and node in job.cut_off:
+            _note_fault(job, target, what, now)
+            _kill_cut_off(job, node, what, now)
     elif "=" in target:
         specs = job.scope.graph.cluster.nodes
         for place, name in enumerate(job.scope.nodes):
@@ -57,35 +57,72 @@ def _note_fault(job: Job, target: str, what: Fault | Rate, now: int) -> None:
 
 
 def _kill_node(job: Job, node: int, what: Fault | Rate, now: int) -> None:
-    """Switch a node off or, for a fault `lost`, cut it off: its workers then run until its agent fences them.
-
-    Schedule the moment at which the controller learns of the loss, and the node's return if the fault has a duration.
-    """
+    """Switch a node off or, for a fault `lost`, cut it off: its workers then run until its agent fences them."""
     times = job.times
-    job.last_beat[node] = _last_beat(job, node, now)
+    job.last_beat[node] = _last_beat(job, node, now - 1)  # a fault comes before a heartbeat of the same time
     back = now + what.duration_ns if what.duration_ns is not None else NEVER
-    dies, known, why = now, now + times.proof, "killed"
+    dies, known, lose = now, now + times.proof, partial(lose_node, job, node, "killed")
     if what.kind == "lost":
         heard = _last_beat(job, node, now - 2 * times.message)  # the last one whose answer it received
-        dies, known, why = heard + times.fence, heard + times.silent, "not heard"
-    else:
-        job.warm.forget(node)
-    if job.memory is not None and what.kind == "lost":
+        dies, known, lose = heard + times.fence, job.last_beat[node] + times.silent, partial(lose_silent, job)
+        job.cut_off[node] = known
         job.memory.cut_off(node, back)
-    elif job.memory is not None:
-        job.memory.kill(node)
+    else:
+        job.memory.forget(node)
     if node == job.offered_by:
         job.books.take_back(now)
     job.alive[node] = False
     job.workers_end_at[node], job.dead_since[node] = dies, now
-    known = min(known, back + times.message)
-    job.at(known, partial(lose_node, job, node, why))
+    if back + times.message < known:
+        known, lose = back + times.message, partial(lose_node, job, node, "not heard")
+    job.at(known, lose)
     if back < NEVER:
         job.connected_at[node] = back
-        job.at(back + times.message, partial(add_node, job, node))
+        returns = partial(_mend, job, node, now) if what.kind == "lost" else partial(add_node, job, node)
+        job.at(back + times.message, returns)
     job.death_known_at[node] = known
+    if job.phase == "opening" and node == job.first_node() and now < job.due - times.message:
+        job.due = NEVER  # it opens no store; `lose_node` forms again
     if job.members_on(node):
+        if job.phase == "running" and now < job.started_at + times.up:
+            _miss_start(job, node, now)
         _kill_members(job, node, dies, known, now)
+
+
+def _miss_start(job: Job, node: int, now: int) -> None:
+    """Note that a node died or was cut off before it could report that its members run: the gang never forms.
+
+    The incident before stays open. If the node has not even got the order to start, the gang does not work either.
+    """
+    job.formed = NEVER
+    job.is_counted, job.policy.last_counted_ns = job.before_start
+    if now < job.started_at + job.times.message:
+        job.due = NEVER
+        job.memory.take_back(node, job.started_at + job.times.up)
+
+
+def _mend(job: Job, node: int, since: int, now: int) -> None:
+    """End the cut that began at `since`: the node joins, unless it was killed meanwhile."""
+    if node in job.cut_off and job.dead_since[node] == since:
+        add_node(job, node, now)
+
+
+def _kill_cut_off(job: Job, node: int, what: Fault | Rate, now: int) -> None:
+    """Switch off a node that is cut off: what runs on it ends now, and the end of the cut does not bring it back."""
+    known = min(now + job.times.proof, job.cut_off.pop(node))
+    job.memory.forget(node)
+    job.connected_at[node] = back = now + what.duration_ns if what.duration_ns is not None else NEVER
+    if back < NEVER:
+        job.at(back + job.times.message, partial(add_node, job, node))
+    if now < job.workers_end_at[node]:
+        job.workers_end_at[node] = now
+        if job.members_on(node):
+            _stop_short(job, now)
+    if node in job.death_known_at:
+        job.death_known_at[node] = known
+        job.at(known, partial(lose_node, job, node, "killed" if known == now + job.times.proof else "not heard"))
+        if job.phase == "stopping" and job.awaited_on(node):
+            job.await_stop()
 
 
 def _last_beat(job: Job, node: int, now: int) -> int:
@@ -95,17 +132,20 @@ def _last_beat(job: Job, node: int, now: int) -> int:
 
 
 def _kill_members(job: Job, node: int, dies: int, known: int, now: int) -> None:
-    """Stop the gang's progress because a node with members has died or was cut off now.
-
-    `dies`: when the workers on it end (ns). `known`: when the controller learns that it is lost (ns).
-    """
+    """Stop the gang's progress, since a node died or was cut off: its workers end at `dies`, it is lost at `known`."""
     if dies > now:
-        job.at(dies, partial(_stop_short, job))
+        job.at(dies, partial(_fence, job, node))
     else:
         _stop_short(job, now)
     if job.phase == "stopping" and now < job.stopped_at and job.awaited_on(node):  # a dead agent does not report that
-        is_cleared = job.deferred is not None and job.is_cleared(node)
+        is_cleared = bool(job.deferred) and job.is_cleared(node)
         job.due = max(job.due, min(known, job.answer_due) if is_cleared else known)
+
+
+def _fence(job: Job, node: int, now: int) -> None:
+    """End the members on a node that is cut off; nothing if they have moved away, or were killed, since."""
+    if job.members_on(node) and job.workers_end_at[node] == now:
+        _stop_short(job, now)
 
 
 def _hit_replica(job: Job, replica: int, what: Fault | Rate, now: int) -> None:
@@ -114,9 +154,10 @@ def _hit_replica(job: Job, replica: int, what: Fault | Rate, now: int) -> None:
     Nothing is hit if the replica does not run. An agent that is cut off cannot report.
     """
     node = job.seats.node_of[replica]
-    if node is None or job.phase != "running" or job.formed == NEVER or job.books.finished:
+    runs_from = job.started_at + job.times.started  # on a live node, also if the generation never forms
+    if node is None or job.phase != "running" or now < runs_from or job.books.finished:
         return
-    if now < job.formed or (not job.alive[node] and now >= job.workers_end_at[node]):
+    if not job.alive[node] and not runs_from <= job.dead_since[node] <= now < job.workers_end_at[node]:
         return
     if what.kind == "slow" and replica in job.exited:
         return
@@ -132,8 +173,7 @@ def _hit_replica(job: Job, replica: int, what: Fault | Rate, now: int) -> None:
     if not job.alive[node]:  # not fenced yet, but it is going to
         job.unheard.add(replica)
         return
-    kind, signal = FAILED[what.kind]
-    how = Failed(kind, int(what.arg) if what.kind == "exit" else 0, signal)
+    how = Failed("exit", int(what.arg)) if what.kind == "exit" else FAILED[what.kind]
     job.at(now + job.times.message, partial(fail_replica, job, replica, generation, how))
 
 
@@ -184,8 +224,8 @@ def _fail_peers(job: Job, generation: int, now: int) -> None:
     """
     if generation != job.result.generations or job.phase not in ("running", "stopping"):
         return
-    seats = ((replica, node) for replica, node in enumerate(job.seats.node_of) if node is not None and job.alive[node])
-    left = [replica for replica, _ in seats if replica not in job.exited and replica not in job.newcomers]
+    alive = [replica for replica, node in job.seats.seated if job.alive[node]]
+    left = [replica for replica in alive if replica not in job.exited and replica not in job.newcomers]
     job.exited.update(dict.fromkeys(left))
     told = now + job.times.message
     if job.phase == "running" and left:

@@ -19,12 +19,13 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
+from flowdist.control.rules.changes import exceeds_row, growth_wait_ns, next_free_row, row_text, stops_with_grace
 from flowdist.control.rules.verdict import PEER_KINDS, Verdict
 from flowdist.graph import FailureKind, format_duration
 from flowdist.sim.macro.ending import complete, fail
-from flowdist.sim.macro.generation.start_ups import pace_of, slowest_ns
-from flowdist.sim.macro.job import DeferredFailure, Job, Unblamed
+from flowdist.sim.macro.job import Job
 from flowdist.sim.macro.result import NEVER
+from flowdist.sim.macro.start_ups import pace_of, slowest_ns
 
 # Failures.
 
@@ -37,16 +38,22 @@ class Failed(NamedTuple):
     signal: str | None = None
 
 
+def lose_silent(job: Job, now: int) -> None:
+    """Handle that all nodes that become silent at this time are lost: one after the other, by name."""
+    silent = [node for node, at in job.death_known_at.items() if at == now and job.cut_off.get(node) == now]
+    for node in sorted(silent, key=lambda node: job.scope.nodes[node]):
+        lose_node(job, node, "not heard", now)
+
+
 def lose_node(job: Job, node: int, why: str, now: int) -> None:
     """Handle that the controller learns that a node is lost: take its seats away, and restart what ran on it.
 
-    Args:
-        job: The job.
-        node: The number of the node.
-        why: "killed" or "not heard".
-        now: The time, in ns.
+    Nothing happens if it learns that at another time, since the node was killed while it was cut off. `why` is "killed"
+    or "not heard".
     """
-    job.death_known_at.pop(node, None)
+    if job.death_known_at.get(node) != now:
+        return
+    del job.death_known_at[node]
     reason = f"{job.scope.nodes[node]} lost ({why})"
     job.say(now, "gone", job.scope.nodes[node], reason)
     job.last_lost = list(job.seats.on[node])
@@ -56,7 +63,7 @@ def lose_node(job: Job, node: int, why: str, now: int) -> None:
         job.exited = {each: None for each in job.exited if each not in job.last_lost}
         job.unheard.difference_update(job.last_lost)
     elif job.last_lost:
-        _lose_members(job, node, why, reason, now)
+        _lose_members(job, node, reason, now)
     is_back = job.connected_at.get(node, now) + job.times.message == now  # it joins at this very time
     if not is_back and job.phase == "running":
         grow(job, job.result.generations, now)
@@ -68,14 +75,14 @@ def lose_node(job: Job, node: int, why: str, now: int) -> None:
             job.on_due(job, now)
 
 
-def _lose_members(job: Job, node: int, why: str, reason: str, now: int) -> None:
+def _lose_members(job: Job, node: int, reason: str, now: int) -> None:
     """Decide what the loss of a node with members means for the gang, according to its phase."""
     if job.phase in ("opening", "waiting"):
         form(job, now)  # no member runs, so this is no incident
     elif job.phase == "running":
         job.seats.note_loss(node, now)
         _restart(job, "node_lost", reason, job.policy.judge("node_lost", now), now)
-    elif job.phase == "stopping" and _is_cause(job, node, why, now):
+    elif job.phase == "stopping" and _is_cause(job, node, now):
         job.seats.note_loss(node, now)
         _excuse(job, reason, now)
 
@@ -84,30 +91,23 @@ def fail_replica(job: Job, replica: int, generation: int, how: Failed, now: int)
     """Handle an agent's report that a member failed: judge the failure, then restart the gang or fail the job.
 
     A failure that would fail the job is deferred while it may follow from the loss of another member's node (R8). The
-    report is ignored if the gang restarts already, or the member belongs to an earlier generation.
-
-    Args:
-        job: The job.
-        replica: The index of the member.
-        generation: The generation in which it failed.
-        how: How it failed.
-        now: The time, in ns.
+    report is ignored if the gang restarts already, or the `generation` in which it failed is an earlier one.
     """
     if job.phase != "running" or generation != job.result.generations:
         return
     kind, node = how.kind, job.seats.node_of[replica]
     assert node is not None
-    job.failed_on, job.deferred = node, None
+    job.failed_on, job.deferred, job.unblamed = node, "", None
     verdict = job.policy.judge(kind, now, how.exit_code, how.signal)
     reason = f"{job.role.name}/{replica} failed: {kind}"
     has_suspects = _has_suspects(job, node, kind, verdict, now)
-    if verdict.action == "fail" and has_suspects:
-        job.deferred = DeferredFailure(f"{reason}; {verdict.because}", replica)
+    if has_suspects and (verdict.action == "fail" or verdict.counted):
+        job.unblamed = replica
+    if has_suspects and verdict.action == "fail":
+        job.deferred = f"{reason}; {verdict.because}"
         open_incident(job, kind, reason, now)
         return
-    if verdict.counted and has_suspects:
-        job.unblamed = Unblamed(replica, kind, now)
-    else:
+    if job.unblamed is None:
         job.seats.blame(replica, kind, now)
     _restart(job, kind, reason, verdict, now)
 
@@ -129,30 +129,26 @@ def _restart(job: Job, kind: FailureKind, reason: str, verdict: Verdict, now: in
         open_incident(job, kind, reason, now, level=verdict.level if verdict.counted else None)
 
 
-def _is_cause(job: Job, node: int, why: str, now: int) -> bool:
+def _is_cause(job: Job, node: int, now: int) -> bool:
     """Return whether the failure that opened the present incident follows from the loss of this node.
 
     The node has to have died before it could answer that its members have stopped, and not be that of the member that
-    failed. The failure has to be one that fails the job or is charged to a budget, and has to be recent enough.
-
-    Args:
-        job: The job, whose gang is stopping.
-        node: The lost node.
-        why: "killed" or "not heard"; the latter allows a longer time since the failure.
-        now: The time, in ns.
+    failed. The failure has to be one that fails the job or is charged to a budget, and has to be recent enough: after
+    the failure, the loss of a node that was cut off is known later than that of one that died at once.
     """
     if job.dead_since[node] >= job.stopped_at or node == job.failed_on:
         return False
     explains_any = job.incident_kind == "oom" and job.is_suspected(node, job.opened)
     if job.incident_kind not in PEER_KINDS and not explains_any:
         return False
-    if why == "killed" and all(replica in job.exited for replica in job.last_lost):
+    was_silent = now > job.dead_since[node] + job.times.proof
+    if not was_silent and all(replica in job.exited for replica in job.last_lost):
         return False  # its agent has reported their end
     if now > job.answer_due and job.is_cleared(node):
         return False
-    if job.deferred is not None:
+    if job.deferred:
         return True
-    window_ns = job.options.silent_after_ns if why == "not heard" else job.options.cause_window_ns
+    window_ns = job.options.silent_after_ns if was_silent else job.options.cause_window_ns
     return job.is_counted and now - job.opened <= window_ns
 
 
@@ -161,10 +157,10 @@ def _excuse(job: Job, reason: str, now: int) -> None:
 
     A deferred failure is dropped. The loss is judged: it is charged to a budget, or counts as a membership change.
     """
-    if job.deferred is None:
+    if not job.deferred:
         job.policy.excuse(job.opened)
-    job.unblamed = None
-    job.deferred, job.on_due, job.due = None, _stopped, max(job.due, job.gone_at)
+    job.unblamed, job.deferred, job.on_due = None, "", _stopped
+    job.await_stop()
     verdict = job.policy.judge("node_lost", now)
     if verdict.action == "fail":
         fail(job, f"{reason}; {verdict.because}", now)
@@ -186,10 +182,10 @@ def _charge(job: Job, kind: str, reason: str, level: int | None, now: int) -> No
     job.backoff_until, job.is_counted = now + job.backoff_ns, level is not None
     lost = job.last_lost if kind == "node_lost" else []  # they were members as well
     job.outsiders = [replica for replica in job.seats.vacant if replica not in lost] if job.backoff_ns else []
-    if level is None and job.deferred is None:
-        too_many = job.policy.note_change(kind, reason, healthy=job.is_healthy(now))
-        if too_many:
-            fail(job, too_many, now)
+    if level is None and not job.deferred:
+        job.free_row = next_free_row(job.free_row, job.is_healthy(now))
+        if exceeds_row(job.free_row, kind, job.options):
+            fail(job, row_text(job.role.name, job.free_row, job.options, reason), now)
         job.books.progressed = False
 
 
@@ -225,7 +221,10 @@ def open_incident(job: Job, kind: str, reason: str, now: int, *, level: int | No
 
 def _plan_halt(job: Job, now: int, *, grows: bool) -> None:
     """Set when the members that are ordered to stop now have stopped, and until when they step if they do."""
-    job.stopped_at = job.spawned(now) + job.stop_ns_of(job.incident_kind) - job.times.message
+    grace_ns = job.role.grace_ns if stops_with_grace(job.incident_kind) else job.role.stop_grace_ns
+    job.stopped_at = job.spawned(now) + job.stops_within(grace_ns) - job.times.message
+    if not job.live_members:  # the order does not reach them, so that they step until they are fenced
+        job.stopped_at = min(job.workers_end_at[node] for node in job.silent_nodes)
     job.is_done = grows and job.books.begun is not None and job.due <= job.stopped_at
     if job.is_done:  # they exit by themselves before they are stopped
         job.stopped_at = job.due
@@ -248,25 +247,28 @@ def _stop_members(job: Job, members: int, now: int) -> None:
     known = max((known for count, known in dead if count), default=0)
     job.gone_at = max(ends, known)
     job.phase, job.due, job.on_due = "stopping", job.gone_at, _stopped
-    if job.deferred is not None:  # at the answer deadline no node that is heard is a suspect any more (R8)
+    if job.deferred:  # at the answer deadline no node that is heard is a suspect any more (R8)
         job.due, job.on_due = max(min(ends, now + job.options.suspect_after_ns), known), _judge_deferred
 
 
 def _judge_deferred(job: Job, now: int) -> None:
     """Fail the job for its deferred failure: all other nodes have answered, or are heard, so none is the cause."""
-    assert job.deferred is not None
-    if job.seats.node_of[job.deferred.replica] is not None:
-        job.seats.blame(job.deferred.replica, job.incident_kind, job.opened)
-    fail(job, job.deferred.reason, now)
+    _blame(job)
+    fail(job, job.deferred, now)
+
+
+def _blame(job: Job) -> None:
+    """Count the failure of the open incident against the member's node, if that is still there (R22)."""
+    replica, job.unblamed = job.unblamed, None
+    if replica is not None and job.seats.node_of[replica] is not None:
+        job.seats.blame(replica, job.incident_kind, job.opened)
 
 
 def _stopped(job: Job, now: int) -> None:
     """Handle that all members are gone: begin the back-off, or form again."""
     job.halt(job.halt_at or now, done=job.is_done)
     job.halt_at, job.ran_from, job.is_done = None, NEVER, False
-    blamed, job.unblamed = job.unblamed, None
-    if blamed is not None and job.seats.node_of[blamed.replica] is not None:
-        job.seats.blame(blamed.replica, blamed.kind, blamed.at)
+    _blame(job)
     job.seats.move_away(now)
     if job.backoff_until > now:
         job.phase, job.due, job.on_due = "back-off", job.backoff_until, form
@@ -317,7 +319,8 @@ def _start(job: Job, now: int) -> None:
     seats, books, times, load = job.seats, job.books, job.times, job.role.workload
     new = sum(seats.node_of[replica] is not None for replica in job.outsiders) if job.backoff_ns else 0
     books.start(seats.taken, job.backoff_ns, now, new=new)
-    cold, warm = _start_ups(job, now + times.up)
+    living = (node for _, node in seats.seated if job.alive[node])
+    cold, warm = job.memory.split(seats.taken, living, now + times.up)
     job.size_max = max(job.size_max, seats.taken)
     job.exited.clear()
     job.unheard.clear()
@@ -334,21 +337,14 @@ def _start(job: Job, now: int) -> None:
     job.formed = now + times.started
     startup_ns = slowest_ns(load, cold, warm, job.seed, job.role.name, number)
     job.pace = pace_of(load, seats.taken * job.role.procs, job.seed, job.role.name, number)
-    books.restore_ns = load.restore_ns_after(job.memory.lost(now + times.up) if job.memory is not None else 0)
+    books.restore_ns = job.memory.restore_ns(now + times.up)
     job.due = now + times.up + startup_ns + (books.restore_ns if books.durable else 0)
     job.on_due = _begin
+    job.before_start = job.is_counted, job.policy.last_counted_ns
     if job.is_counted:
         job.policy.last_counted_ns, job.is_counted = job.formed, False
     if seats.has_block:
         grow(job, number, job.formed)
-
-
-def _start_ups(job: Job, now: int) -> tuple[int, int]:
-    """Return how many members begin a cold start-up at `now`, and how many a warm one; those on dead nodes do not."""
-    if job.role.workload.warm_startup_ns is None:
-        return job.seats.taken, 0
-    seated = [node for node in job.seats.node_of if node is not None]
-    return job.warm.split([node for node in seated if job.alive[node]], now)
 
 
 def _begin(job: Job, now: int) -> None:
@@ -367,6 +363,7 @@ def add_node(job: Job, node: int, now: int) -> None:
     if job.alive[node]:
         return
     job.alive[node] = True
+    job.cut_off.pop(node, None)
     job.seats.join(node, now)
     job.say(now, "joined", job.scope.nodes[node], f"{job.scope.nodes[node]} joined")
     if job.phase == "waiting":
@@ -386,8 +383,9 @@ def grow(job: Job, generation: int, now: int) -> None:
         return
     if not seats.has_block or job.books.finished:
         return
-    healthy = job.is_healthy(max(now, formed))
-    earliest = formed + job.policy.growth_wait_ns(healthy=healthy, is_first=generation == 1)
+    healthy, row = job.is_healthy(max(now, formed)), job.free_row
+    wait_ns = growth_wait_ns(job.role.cooldown_ns, row, job.options, healthy=healthy, is_first=generation == 1)
+    earliest = formed + wait_ns
     if now < earliest:
         job.at(earliest, partial(grow, job, generation))
         return

@@ -9,40 +9,20 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from fractions import Fraction
-from typing import NamedTuple
 
-from flowdist.control.rules.changes import is_healthy, stops_with_grace
+from flowdist.control.rules.changes import is_healthy
 from flowdist.faults.rates import Arrivals
 from flowdist.sim.engine.node import KILL_NS
 from flowdist.sim.macro.books import Books
-from flowdist.sim.macro.generation.course import EVEN
-from flowdist.sim.macro.generation.peer_memory import PeerMemory
-from flowdist.sim.macro.generation.start_ups import WarmNodes
+from flowdist.sim.macro.course import EVEN
 from flowdist.sim.macro.policy import Policy
-from flowdist.sim.macro.result import NEVER, MacroResult, Phase
+from flowdist.sim.macro.result import NEVER, Phase
 from flowdist.sim.macro.scope import Scope
 from flowdist.sim.macro.seats import Seats
+from flowdist.sim.macro.start_ups import NodeMemory
 
 Tell = Callable[[int, str, str, str], None]  # time, what, name, words: see `Macro`
 Action = Callable[[int], None]  # called with the time, in ns
-
-
-class DeferredFailure(NamedTuple):
-    """A failure of a member that fails the job, unless it turns out to follow from the loss of a peer's node (R8).
-
-    `reason` is the reason of the job's end.
-    """
-
-    reason: str
-    replica: int
-
-
-class Unblamed(NamedTuple):
-    """A failure that counts against the member's node (R22), unless it turns out to follow from another node's loss."""
-
-    replica: int
-    kind: str
-    at: int
 
 
 class Job:
@@ -59,11 +39,13 @@ class Job:
 
     Attributes:
         names: By name of a node: its number.
+        free_row: Membership changes in a row without progress or health between them (R8, R13).
         failed_on: The node of the member that failed last; None: none has failed.
         peers_end_at: When the peers of a member that has ended exit by themselves; NEVER: they do not.
         alive: By node: it is powered and connected.
         dead_since: By node: when it died or was cut off.
         death_known_at: Dead nodes of which the controller does not know yet: when it learns that they are lost.
+        cut_off: By node that is cut off, and not dead: when it counts as lost, unless it is back or killed before.
         connected_at: By node: when its agent connected last. The times of its heartbeats count from there.
         last_beat: By node that died or was cut off: when it sent its last heartbeat before.
         workers_end_at: By dead node: when its workers end or ended. On a node that is cut off the agent fences them.
@@ -75,14 +57,18 @@ class Job:
         backoff_until: When the back-off of the open incident ends; `backoff_ns` is how long it is.
         outsiders: The replicas that were no members of the generation that an incident with a back-off restarts.
         last_lost: The replicas that had their seats on the node that was lost last.
+        deferred: Why the job fails, unless the failure of the open incident turns out to follow from the loss of the
+            node of a peer (R8); empty: it does not fail.
+        unblamed: The member whose failure counts against its node (R22), unless it turns out to follow from another
+            node's loss; None: there is none.
         is_counted: The open incident is charged to a budget.
-        warm: Nodes on which the gang starts warm.
+        before_start: What that was before the present generation was ordered to start, with the policy's last charge.
+        memory: What the nodes have in memory for the next start.
         pace: How many times longer than nominal the slowest worker of the present generation takes for a step.
         slow: Members that a fault has made slow, each with its factor.
         is_deaf: The members are inside a collective that never ends, so that only SIGKILL stops them.
         exited: Members of the present generation whose processes a fault ended.
         unheard: Those of them whose agent cannot report it, because it is cut off.
-        memory: Nodes that have the checkpoints of the gang in memory; None: `peer_restore` is not used.
         offered_by: The node that offered the checkpoints of the generation that was halted last.
         newcomers: Replicas that have a seat, and start with the next generation.
         incident_kind, opened: Kind and time of the last incident.
@@ -107,16 +93,17 @@ class Job:
         self.alive = [node < known for node in range(len(scope.nodes))]
         self.dead_since: dict[int, int] = {}
         self.death_known_at: dict[int, int] = {}
+        self.cut_off: dict[int, int] = {}
         self.connected_at: dict[int, int] = {}
         self.last_beat: dict[int, int] = {}
         self.workers_end_at: dict[int, int] = {}
 
-        self.seats = Seats(role, graph.options, scope.seats, known)
+        self.seats = Seats(role, graph.options, scope.slots, known)
         self.books = Books(role.workload, role.max_replicas, role.procs)
-        self.policy = Policy(role, graph.options)
+        self.policy, self.free_row = Policy(role), 0
         self.failed_on: int | None = None
         self.peers_end_at = NEVER
-        self.result = MacroResult(self.books.spent)
+        self.result = self.books.result
 
         self.phase: Phase = "opening"
         self.due = NEVER
@@ -126,19 +113,19 @@ class Job:
         self.give_up_at: int | None = None
         self.is_deaf = self.is_done = False
         self.slow: dict[int, Fraction] = {}
-        self.warm, self.pace = WarmNodes(role.workload), EVEN
+        self.memory, self.pace = NodeMemory(role.workload), EVEN
         self.exited: dict[int, None] = {}
         self.unheard: set[int] = set()
         self.newcomers: set[int] = set()
-        self.memory = PeerMemory() if role.workload.peer_restore_ns is not None else None
         self.offered_by: int | None = None
 
         self.incident_kind, self.opened = "", 0
-        self.deferred: DeferredFailure | None = None
+        self.deferred = ""
         self.outsiders: list[int] = []
         self.last_lost: list[int] = []
-        self.unblamed: Unblamed | None = None
+        self.unblamed: int | None = None
         self.is_counted = False
+        self.before_start: tuple[bool, int | None] = (False, None)
         self.backoff_ns = self.backoff_until = 0
         self.stopped_at = self.gone_at = 0
         self.halt_at: int | None = None
@@ -167,10 +154,6 @@ class Job:
         self.say(now, "incident", kind, reason)
 
     # Times of stops and starts.
-
-    def stop_ns_of(self, kind: str) -> int:
-        """Return the time from an incident of this kind to the report that members on living nodes have stopped."""
-        return self.stops_within(self.role.grace_ns if stops_with_grace(kind) else self.role.stop_grace_ns)
 
     def stops_within(self, grace_ns: int) -> int:
         """Return the time from an order to stop, with this grace, to the report that all members have stopped (ns)."""
@@ -207,24 +190,41 @@ class Job:
 
     def awaited_on(self, node: int) -> int:
         """Return how many members on a node that is dead or cut off have not reported their end."""
+        if self.phase == "stopping" and self.dead_since[node] >= self.stopped_at:
+            return 0  # they had stopped before
         own = self.seats.on[node]
         heard = (replica in self.exited and replica not in self.unheard for replica in own)
         return sum(not each and replica not in self.newcomers for each, replica in zip(heard, own, strict=True))
 
     @property
+    def silent_nodes(self) -> list[int]:
+        """Return the nodes with members that are dead or cut off, of which the controller does not know yet."""
+        return [node for node in self.death_known_at if self.members_on(node)]
+
+    @property
+    def live_members(self) -> int:
+        """Return how many members of the generation that runs have their seats on other nodes than `silent_nodes`."""
+        return self.books.active - sum(map(self.members_on, self.silent_nodes))
+
+    @property
     def has_members_left(self) -> bool:
         """Whether a member of the gang has not ended by a fault, and its node is not lost."""
-        seated = (replica for replica, node in enumerate(self.seats.node_of) if node is not None)
-        return any(replica not in self.newcomers and replica not in self.exited for replica in seated)
+        return any(each not in self.newcomers and each not in self.exited for each, _ in self.seats.seated)
+
+    def await_stop(self) -> None:
+        """Set when the gang that stops is gone, since the loss of a node will be known sooner than expected."""
+        dead = [at for node, at in self.death_known_at.items() if self.awaited_on(node)]
+        ends = self.stopped_at + self.times.message
+        self.gone_at = max([ends, *dead])
+        self.due = max([min(ends, self.answer_due) if self.deferred else ends, *dead])
 
     def first_node(self) -> int | None:
         """Return the node of the lowest member, whose agent opens the store; None: no member."""
-        return next((node for node in self.seats.node_of if node is not None), None)
+        return next((node for _, node in self.seats.seated), None)
 
     def _offerer(self) -> int | None:
         """Return the node of the lowest member of the present generation, whose agent offers checkpoints; or None."""
-        seats = enumerate(self.seats.node_of)
-        return next((node for replica, node in seats if node is not None and replica not in self.newcomers), None)
+        return next((node for replica, node in self.seats.seated if replica not in self.newcomers), None)
 
     # The work of the gang.
 
@@ -235,8 +235,7 @@ class Job:
 
     def begin_work(self, now: int) -> int:
         """Begin the work of a generation whose last member has started up, and return when it is done (ns)."""
-        if self.memory is not None:
-            self.memory.begin(self.seats.node_of)
+        self.memory.begin(self.seats.node_of)
         return self.books.begin(now, self.slowest)
 
     def begin_late(self, generation: int, now: int) -> None:
@@ -244,7 +243,7 @@ class Job:
 
         Nothing happens if one of them has ended, or the job is over.
         """
-        has_all = not self.exited and not any(self.members_on(node) for node in self.death_known_at)
+        has_all = not self.exited and all(self.workers_end_at[node] > now for node in self.silent_nodes)
         if self.phase == "stopping" and generation == self.result.generations and has_all:
             self.begin_work(now)
 
@@ -260,7 +259,9 @@ class Job:
         if offerer is not None and not self.alive[offerer]:
             answered = self.dead_since[offerer]
         self.offered_by = offerer
+        never_formed = self.formed == NEVER and bool(self.result.causes)  # so that the incident before is open
         is_known, reported = self.phase == "stopping", self.books.reported(now)
-        self.books.halt(now, done=done, answered_until=answered, is_known=is_known)
+        is_known, others = is_known or never_formed, self.live_members > 0
+        self.books.halt(now, done=done, answered_until=answered, others_report=others, is_known=is_known)
         if is_known:  # checkpoints reported before the incident opened were counted as progress when it opened
             self.books.progressed = reported > self.reported

@@ -5,8 +5,12 @@ from __future__ import annotations
 import heapq
 from functools import partial
 
-from flowdist.faults.grammar import Fault, Plan, Rate
+from flowdist.control.protocol.effects import Decided, What
+from flowdist.control.protocol.events import Event, NodeGone, NodeJoined, TimePassed
+from flowdist.faults.grammar import Plan
 from flowdist.faults.rates import Arrivals
+from flowdist.faults.targets import added_node
+from flowdist.record.journal import FaultLine, Header, Line, record
 from flowdist.sim.macro.ending import close
 from flowdist.sim.macro.fault_effects import apply_fault
 from flowdist.sim.macro.gang import add_node, form
@@ -35,7 +39,7 @@ class Macro:
             job.at(add.at_ns + job.times.message, partial(add_node, job, job.names[add.node]))
         for fault in plan.faults:
             assert fault.when.at_ns is not None
-            job.at(fault.when.at_ns + fault.offset_ns, partial(self._hit, fault.target, fault))
+            job.at(fault.when.at_ns + fault.offset_ns, partial(apply_fault, job, fault.target, fault))
         form(job, job.times.message)  # the first nodes have joined
 
     def run(self, until: int | None = None) -> MacroResult:
@@ -57,11 +61,43 @@ class Macro:
                 heapq.heappop(job.later)[-1](now)
             else:
                 _, rate, target = arrivals.take()
-                self._hit(target, rate, now)
+                apply_fault(job, target, rate, now)
         if result.outcome is None:
             close(job, job.books.since if until is None else until)
         return result
 
-    def _hit(self, target: str, what: Fault | Rate, now: int) -> None:
-        """Apply a fault, or a fault of a rate, to the target named `target`. `now` is its time in ns."""
-        apply_fault(self._job, target, what, now)
+
+class MacroTrace:
+    """Trace of a run in the format of a journal: a line for each fault and each change of membership.
+
+    Pass `hear` to `Macro` as `tell`, and read `lines` after the run. Messages between controller and agents are not in
+    it, so no controller can replay it. Its header, which names the seed and the rates, says so with the option
+    `fidelity`.
+    """
+
+    def __init__(self, scope: Scope, plan: Plan, seed: int) -> None:
+        nodes = scope.graph.cluster.nodes
+        self._specs = {node.name: node for node in nodes}
+        self._graph, self._n = scope.graph, 0
+        options = {"fidelity": "macro"} | plan.rate_options
+        names = tuple(node.name for node in nodes)
+        self.lines: list[Line] = [Header(scope.graph, names, seed=seed, options=options)]
+
+    def hear(self, now: int, what: str, name: str, words: str) -> None:
+        """Append the line of one change. The arguments are those of `tell` of `Macro`."""
+        if what == "fault":
+            self.lines.append(FaultLine(now, words, name))
+            return
+        event: Event = TimePassed()
+        decided: What = "incident_opened"
+        if what == "gone":
+            event, decided = NodeGone(name, words), "node_lost"
+        elif what == "joined":
+            event, decided = NodeJoined(name, self._specs.get(name) or added_node(name, self._graph)), "node_joined"
+        elif what == "incident":
+            words = f"incident ({name}): {words}"
+        elif what == "ends":
+            words = f"the job has {name}: {words}"
+            decided = "job_succeeded" if name == "succeeded" else "job_failed"
+        self._n += 1
+        self.lines.append(record(self._n, now, event, [Decided(decided, name, words)]))

@@ -6,17 +6,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-from flowdist.graph import FailureKind
-from flowdist.record.accounts import Bucket
+from flowdist.record.accounts import Bucket, productive_share
 
 Phase = Literal["opening", "running", "stopping", "back-off", "waiting", "over"]
 NEVER = 1 << 62  # later than every time
-# By kind of fault on a replica: the kind of failure that it makes, and the signal.
-FAILED: dict[str, tuple[FailureKind, str | None]] = {
-    "kill": ("signal", "KILL"),
-    "oom": ("oom", "KILL"),
-    "exit": ("exit", None),
-}
 
 
 @dataclass(slots=True)
@@ -56,7 +49,6 @@ class MacroResult:
     cordoned: list[str] = field(default_factory=list)
 
     @property
-    def goodput(self) -> float:
-        """Return the productive share of the gang's time, from 0 to 1; 0 before any time is booked."""
-        total = sum(self.spent.values())
-        return self.spent["productive"] / total if total else 0.0
+    def goodput(self) -> float | None:
+        """Return the productive share of the gang's time before it was done, from 0 to 1; None if there is none."""
+        return productive_share(["gang"], {"gang": self.spent})

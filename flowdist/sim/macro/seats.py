@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import insort
+from collections.abc import Iterator
 
 from flowdist.control.rules.bad_nodes import recent, repeated
 from flowdist.graph import JobOptions, NodeSpec, RoleSpec
@@ -20,12 +21,14 @@ class Seats:
     Args:
         role: The role.
         options: The options of the job.
-        room: By node: how many replicas of the role fit on it. It has an entry for each node that may ever join.
-        known: How many nodes are there from the start: the first ones of `room`.
+        slots: By node: how many replicas of the role fit on it by its resources. It has an entry for each node that may
+            ever join.
+        known: How many nodes are there from the start: the first ones of `slots`.
 
     Attributes:
         sign: 1 to pack, -1 to spread: the order of `candidates`.
-        room, on: By node: how many replicas fit on it, and which replicas have their seat there.
+        room, on: By node: how many replicas may have their seat on it, and which ones have. `room` is `slots`, but 1 at
+            most if they are to be apart; `slots` is the order of `candidates` all the same.
         usable: By node: it has joined, and is not lost as far as the controller knows.
         cordoned: Nodes that take no more replicas.
         node_of: By replica: the node of its seat; None: it has no seat.
@@ -39,11 +42,12 @@ class Seats:
         fresh: Replicas with a seat on a node on which they have not run.
     """
 
-    def __init__(self, role: RoleSpec, options: JobOptions, room: tuple[int, ...], known: int) -> None:
+    def __init__(self, role: RoleSpec, options: JobOptions, slots: tuple[int, ...], known: int) -> None:
         self._options, self._least = options, role.min_replicas
         self.sign = 1 if role.placement.strategy == "pack" else -1
-        self.room, self.on = list(room), [[] for _ in room]  # type: list[int], list[list[int]]
-        self.usable = [node < known for node in range(len(room))]
+        self._slots, most = slots, 1 if role.placement.apart else max(slots)
+        self.room, self.on = [min(count, most) for count in slots], [[] for _ in slots]  # type: list[int], list[list[int]]
+        self.usable = [node < known for node in range(len(slots))]
         self.cordoned: dict[int, None] = {}
         self.node_of: list[int | None] = [None] * role.max_replicas
         self.vacant = list(range(role.max_replicas))
@@ -56,7 +60,7 @@ class Seats:
         self.fresh: dict[int, None] = {}
         self._step = role.step
         for node in range(known):
-            self.free += room[node]
+            self.free += self.room[node]
             self._offer(node)
 
     @property
@@ -74,20 +78,25 @@ class Seats:
         """Return whether the replicas that want a seat, and the free seats, are enough for a larger mesh."""
         return min(len(self.vacant), self.free) >= self._block
 
+    @property
+    def seated(self) -> Iterator[tuple[int, int]]:
+        """Yield the replicas that have a seat, ascending, each with its node."""
+        return ((replica, node) for replica, node in enumerate(self.node_of) if node is not None)
+
     def drop_part_of_block(self) -> None:
         """Take the seats of the highest replicas away that are too many for a mesh; none without a mesh."""
         for _ in range(self.taken % self._step):
-            replica = max(index for index, node in enumerate(self.node_of) if node is not None)
-            node = self.node_of[replica]
-            assert node is not None
+            replica, node = max(self.seated)
             insort(self.vacant, replica)
             self._empty(node, replica)
 
     def _offer(self, node: int) -> None:
         """Add a node with free seats to the candidates; nothing if it is full, not usable or cordoned."""
-        left = self.room[node] - len(self.on[node])
-        if left > 0 and self._is_open(node):
-            heapq.heappush(self.candidates, (self.sign * left, node))
+        if self.room[node] > len(self.on[node]) and self._is_open(node):
+            heapq.heappush(self.candidates, (self._key(node), node))
+
+    def _key(self, node: int) -> int:
+        return self.sign * (self._slots[node] - len(self.on[node]))
 
     def _is_open(self, node: int) -> bool:
         return self.usable[node] and node not in self.cordoned
@@ -101,7 +110,7 @@ class Seats:
         while self.candidates and found is None:
             entry = heapq.heappop(self.candidates)
             node = entry[1]
-            if not self._is_open(node) or self.sign * (self.room[node] - len(self.on[node])) != entry[0]:
+            if not self._is_open(node) or self._key(node) != entry[0]:
                 continue
             if node in avoid:
                 put_back.append(entry)
@@ -239,11 +248,11 @@ class Seats:
         return self.free > here
 
 
-def seats_on(role: RoleSpec, node: NodeSpec) -> int:
-    """Return how many replicas of the role the empty node has room for, by resources, labels and `apart`."""
+def slots_on(role: RoleSpec, node: NodeSpec) -> int:
+    """Return how many replicas of the role the empty node has room for, by resources and labels."""
     if not fits(needed(role.resources), offered(node)):
         return 0
     labels = dict(node.labels)
     if any(labels.get(key) != value for key, value in role.placement.where):
         return 0
-    return 1 if role.placement.apart else slots(needed(role.resources), offered(node))
+    return slots(needed(role.resources), offered(node))

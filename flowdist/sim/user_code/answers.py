@@ -2,12 +2,17 @@
 
 Values are compared as a whole. Arrays and tensors compare element by element with `==`, and a loss that is NaN does not
 equal itself, so two values are also the same if their pickles are.
+
+Rounding alone may explain a difference: the sum of the same numbers in another order is rounded otherwise, and a world
+of another size adds in another order. Such values remain different: only what is said about them changes. A mistake may
+be as small, so nothing here decides that there is none.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from flowdist.worker.model import steps_done
@@ -15,19 +20,18 @@ from flowdist.worker.model import steps_done
 # Raised by `==` of arrays, tensors and what contains them: there is no single answer, or the shapes differ.
 NO_ONE_ANSWER = (ValueError, RuntimeError)
 PLAIN = (int, float, str, bytes, bool, type(None))  # cannot be changed
+DOUBLE_MAX = 1e-9  # relative difference that a sum in another order may have; a double has 16 digits
+SINGLE_MAX = 1e-5  # the same if both numbers are single floats, which have 7 digits
+SINGLE_LARGEST = 3.4e38  # no single float is much larger
+OTHER_ORDER = "as sums of the same numbers in another order do, for example over another number of ranks; in that case "
+OTHER_ORDER += "sum in the order of the samples, or round what is logged and what state() returns"
 
 
 def restored(model: Any, latest: str | None, steps: int) -> int:
-    """Call `restore()` of the model, and return how many steps are done.
+    """Call `restore()` of the model, and return how many of all `steps` are done.
 
-    Args:
-        model: The model.
-        latest: The name of the latest checkpoint; None: there is none, so `restore()` may return None for 0.
-        steps: How many steps the task has.
-
-    Raises:
-        TypeError: `restore()` returns no whole number.
-        ValueError: The number is negative, or larger than `steps`.
+    Without a checkpoint (`latest` is None) it may return None for 0. Raises TypeError if it returns no whole number,
+    ValueError if that is negative, or larger than `steps`.
     """
     done = steps_done(model.restore(), latest)
     if done > steps:
@@ -44,11 +48,7 @@ def state_of(model: Any) -> dict[str, object]:
 
 
 def combine(model: Any, step: int, parts: Sequence[Any]) -> None:
-    """Call `combine()` of one rank's model with a copy of what `step()` of each rank has returned.
-
-    Raises:
-        TypeError: A part cannot be pickled, so it could not be sent to other ranks.
-    """
+    """Call `combine()` of a model with copies of what `step()` of each rank returned; TypeError if they have none."""
     try:
         own = list(map(copied, parts))
     except Exception as error:  # pickle, or a class of the user's, may raise anything
@@ -61,10 +61,9 @@ CHECKED = ((restored, "restore"), (state_of, "state"), (combine, "step"))
 
 
 def sample_of(value: Any) -> Any:
-    """Return the hashable value that identifies a sample: the number in an array or tensor of one, else the value.
+    """Return what identifies a sample: the number in an array or tensor of one, else the value.
 
-    Raises:
-        TypeError: The value is not hashable, so that two samples could not be told apart.
+    TypeError if it is not hashable, so that two samples could not be told apart.
     """
     plain = value.item() if hasattr(value, "item") else value
     try:
@@ -118,3 +117,72 @@ def _equal(one: Any, other: Any) -> bool | Exception:
         return bool(one == other)
     except Exception as error:
         return error
+
+
+def rounding_text(pairs: Iterable[tuple[Any, Any]]) -> str:
+    """Return, as words to append to a message, how far all pairs of values differ by rounding; "" if one is apart."""
+    found = [rounding(one, other) for one, other in pairs]
+    known = [far for far in found if far]
+    if not known or len(known) < len(found):
+        return ""
+    return f" (they differ by {max(known):.1e} of their size, {OTHER_ORDER})"
+
+
+def rounding(one: Any, other: Any) -> float | None:
+    """Return the largest relative difference between two numbers, or between the numbers of two values.
+
+    Lists, tuples, dicts, arrays and tensors are compared number by number, however they are nested.
+
+    Returns:
+        0 if all is equal. None if the values differ in anything but numbers, or if two numbers differ by more than
+        sums in another order do.
+    """
+    try:
+        return max(_differences(one, other), default=0.0)
+    except Exception:  # _Unlike, or anything that a class of the user's raises
+        return None
+
+
+class _Unlike(Exception):
+    """Two values differ by more than rounding."""
+
+
+def _differences(one: Any, other: Any) -> Iterable[float]:
+    """Yield the relative differences of the numbers at the same places of two values; raise _Unlike if more differs."""
+    one, other = _plain(one), _plain(other)
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        if one.keys() != other.keys():
+            raise _Unlike
+        for key in one:
+            yield from _differences(one[key], other[key])
+    elif isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        if len(one) != len(other):
+            raise _Unlike
+        for mine, theirs in zip(one, other, strict=True):
+            yield from _differences(mine, theirs)
+    elif isinstance(one, (float, complex)) and isinstance(other, (float, complex)):
+        yield _relative(one, other)
+    elif one != other:
+        raise _Unlike
+
+
+def _plain(value: Any) -> Any:
+    """Return an array or a tensor as nested lists of numbers, or as one number; any other value as it is."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _relative(one: complex, other: complex) -> float:
+    """Return by what part of the larger number two numbers differ; raise _Unlike if it is more than rounding."""
+    if one == other or (one != one and other != other):  # NaN equals NaN here
+        return 0.0
+    far = abs(one - other) / max(abs(one), abs(other))
+    if not far <= (SINGLE_MAX if _is_single(one) and _is_single(other) else DOUBLE_MAX):  # NaN is no rounding
+        raise _Unlike
+    return far
+
+
+def _is_single(number: complex) -> bool:
+    """Return whether a number is a single float without loss: it came from torch's or numpy's float32, or is short."""
+    if isinstance(number, complex):
+        return _is_single(number.real) and _is_single(number.imag)
+    return abs(number) < SINGLE_LARGEST and struct.unpack("f", struct.pack("f", number))[0] == number

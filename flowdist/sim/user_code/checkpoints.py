@@ -17,21 +17,13 @@ Damage = Literal["torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint"]
 
 
 class Operation(NamedTuple):
-    """One operation of user code on its store, or a commit.
-
-    Attributes:
-        kind: What it does.
-        name: The file.
-        step: The step of the checkpoint that it belongs to; -1 outside of one.
-        data: The content, for a write.
-        to: The new name, for a rename.
-    """
+    """One operation of user code on its store, or a commit."""
 
     kind: Literal["write", "rename", "remove", "commit"]
-    name: str
-    step: int
-    data: bytes = b""
-    to: str = ""
+    name: str  # of the file
+    step: int  # of the checkpoint that it belongs to; -1 outside of one
+    data: bytes = b""  # the content, for a write
+    to: str = ""  # the new name, for a rename
 
 
 @dataclass(slots=True)
@@ -63,10 +55,7 @@ class Disk:
             self.of(writer.role)[operation.name] = File(b"", writer, operation.step)
 
     def cut_short(self, writer: ReplicaId, operation: Operation, done: float) -> None:
-        """Leave an operation unfinished: a write keeps a part `done` (0 to 1) of its data, but never all of it.
-
-        The other kinds change nothing.
-        """
+        """Leave an operation unfinished: a write keeps a part `done` (0 to 1) of its data, but never all of it."""
         if operation.kind == "write":
             size = min(int(len(operation.data) * done), len(operation.data) - 1)
             self.of(writer.role)[operation.name] = File(operation.data[: max(size, 0)], writer, operation.step)
@@ -83,25 +72,16 @@ class Disk:
                 files.pop(operation.name, None)
 
     def newest(self, role: str, writer: ReplicaId | None, step: int | None) -> list[str]:
-        """Return the names of the files of the checkpoint at a step, or else only of the file that was written last.
+        """Return the names, sorted, of the files of the checkpoint at a step, or else of the last file.
 
-        Args:
-            role: The role whose files they are.
-            writer: Only files that this replica wrote; None: files of all replicas.
-            step: The step of the checkpoint; None: the file that was written last.
-
-        Returns:
-            The names, sorted; empty if there is no file.
+        With `writer` only files count that this replica wrote.
         """
         files = {name: file for name, file in self.of(role).items() if writer in (None, file.writer)}
         found = sorted(name for name, file in files.items() if file.step == step)
         return found or list(files)[-1:]
 
     def damage(self, role: str, name: str, how: Damage) -> None:
-        """Delete a file, halve it, or flip one bit of it, as `how` says. KeyError if the role has no such file.
-
-        The replica that wrote the file does not learn of it.
-        """
+        """Delete a file, halve it, or flip one bit of it, as `how` says. Its writer does not learn of it."""
         file = self.of(role)[name]
         match how:
             case "lost-checkpoint":
@@ -142,12 +122,7 @@ class View:
         return records
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file.
-
-        Raises:
-            OSError: The disk of the role is full.
-            ValueError, TypeError: The name is no plain file name; the data are not bytes.
-        """
+        """Write a file: OSError if the disk is full, ValueError for a bad name, TypeError if the data are no bytes."""
         check_name(name)
         check_data(name, data)
         if self.writer.role in self.disk.full:

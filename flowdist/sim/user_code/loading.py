@@ -43,10 +43,8 @@ def load_model(graph: RoleGraph, role: RoleSpec) -> Any:
 def _module(place: str, folder: str) -> ModuleType:
     """Import a module, once for each pair of arguments, and leave `sys.path` as it was.
 
-    Args:
-        place: A module name, or a path (with a slash) of a file.
-        folder: The folder in which a module name is looked up first. Modules of the same name that were imported from
-            other folders are hidden during the import, so two folders may each have a `model.py`.
+    A module is first looked up in the folder; `place` may also be the path of a file. Modules of the same name that
+    were imported from other folders are hidden during the import, so two folders may each have a `model.py`.
     """
     is_file = "/" in place
     before = list(sys.path)
@@ -60,10 +58,7 @@ def _module(place: str, folder: str) -> ModuleType:
 
 
 def _strangers(folder: str) -> dict[str, ModuleType]:
-    """Remove modules from `sys.modules` that share a name with a file in the folder but come from elsewhere.
-
-    Return them, by name, so that the caller can put them back.
-    """
+    """Remove modules from `sys.modules` that only share a name with a file in the folder, and return them."""
     names = {path.stem for path in Path(folder or ".").glob("*.py")}
     hidden = {}
     for name in list(sys.modules):

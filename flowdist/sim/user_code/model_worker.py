@@ -22,20 +22,12 @@ OURS = (__file__, answers.__file__, model.__file__)  # frames of these files are
 
 
 class Raised(NamedTuple):
-    """An exception of user code, as values.
+    """An exception of user code, as values."""
 
-    Attributes:
-        code: The exit code of the worker: 1, or what `SystemExit` says.
-        line: The last line of the traceback: type and message.
-        text: The traceback, without frames of flowdist at its top; empty for SystemExit.
-        place: File, line and method in the user's file; empty if unknown. For a wrong return value, the line is the
-            first of the method.
-    """
-
-    code: int
-    line: str
-    text: str
-    place: str = ""
+    code: int  # the exit code of the worker: 1, or what `SystemExit` says
+    line: str  # the last line of the traceback: type and message
+    text: str  # the traceback, without frames of flowdist at its top; empty for SystemExit
+    place: str = ""  # file, line and method in the user's file (for a wrong return value its first line), or empty
 
     @property
     def placed(self) -> str:
@@ -52,32 +44,14 @@ class Surroundings(Protocol):
     disk: Disk
     latest: dict[str, str]
 
-    def offer_soon(self, worker: ModelWorker, operation: Operation) -> None:
-        """Pass a commit that a model made outside of a checkpoint to its agent."""
-
-    def tell_version(self, worker: ModelWorker, version: int, *, published: bool) -> None:
-        """Pass a version that a model has published or acknowledged to its agent."""
-
-    def addresses(self, caller: str, role: str, port: str) -> list[str]:
-        """Return an address that `call` takes, such as `ps/0:store`, for each replica that has a node, by index.
-
-        Raises:
-            RuntimeError: The role `caller` depends on no such role with such a port.
-        """
-
-    def call(self, address: str, method: str, args: tuple[Any, ...]) -> Any:
-        """Call a method of the model of a service, and return what it returns; ConnectionError if that fails."""
+    def offer_soon(self, worker: ModelWorker, operation: Operation) -> None: ...
+    def tell_version(self, worker: ModelWorker, version: int, *, published: bool) -> None: ...
+    def addresses(self, caller: str, role: str, port: str) -> list[str]: ...
+    def call(self, address: str, method: str, args: tuple[Any, ...]) -> Any: ...
 
 
 class ModelWorker:
-    """One simulated worker, and the `ctx` that its model gets: see `flowdist.worker.model.Context`.
-
-    Args:
-        code: The rest of the job.
-        start: The order that started the worker's replica.
-        local_rank: The number of the worker in its replica.
-        seed: Seeds `random`.
-    """
+    """One simulated worker, and the `ctx` that its model gets: see `flowdist.worker.model.Context`."""
 
     def __init__(self, code: Surroundings, start: StartReplica, local_rank: int, seed: int) -> None:
         self._code, self.start, self.local_rank, self._seed = code, start, local_rank, seed
@@ -138,11 +112,7 @@ class ModelWorker:
         self.logged |= {name: copied(value) for name, value in values.items()}  # as the model may change its arrays
 
     def peers(self, role: str, port: str) -> list[str]:
-        """Return the addresses, for `call`, of all replicas of the role that have a node, by index.
-
-        Raises:
-            RuntimeError: as `flowdist.worker.peers`: this role depends on no such role with such a port.
-        """
+        """Return the addresses, for `call`, of all replicas of the role with a node; RuntimeError as `worker.peers`."""
         return self._code.addresses(self.info.role, role, port)
 
     def call(self, address: str, method: str, *args: Any) -> Any:
@@ -177,10 +147,7 @@ class Serving:
 
 
 def attempt(function: Callable[..., Any], *args: Any) -> Any | Raised:
-    """Call user code, and return what it returns, or a `Raised` for an exception or SystemExit.
-
-    KeyboardInterrupt and other exceptions outside of `Exception` pass through.
-    """
+    """Call user code, and return what it returns, or a `Raised` for an exception of type `Exception` or SystemExit."""
     try:
         return function(*args)
     except SystemExit as error:
@@ -195,19 +162,15 @@ def attempt(function: Callable[..., Any], *args: Any) -> Any | Raised:
 
 
 def _place(stack: traceback.StackSummary) -> str:
-    """Return `file:line in method()` of the innermost frame in the user's file; empty for an empty stack.
-
-    The user's file is that of the first frame. Deeper frames may be in a library that it calls, such as json.
-    """
+    """Return `file:line in method()` of the innermost frame in the user's file, that of the first frame, or ""."""
     own = [frame for frame in stack if frame.filename == stack[0].filename]
     return f"{Path(own[-1].filename).name}:{own[-1].lineno} in {own[-1].name}()" if own else ""
 
 
 def _blamed(check: Callable[..., Any], args: tuple[Any, ...]) -> str:
-    """Return `file:line in method()` of the method whose return value `check` has refused; empty if it is no check.
+    """Return `file:line in method()` of the method of `args[0]` whose return value the check has refused, or "".
 
-    The line is that of the definition, because no frame of the method is left. `args` are those of the check: the model
-    comes first.
+    The line is that of the definition, because no frame of the method is left.
     """
     method = next((name for each, name in answers.CHECKED if each is check), "")
     code = getattr(getattr(args[0], method, None), "__code__", None) if method else None

@@ -21,15 +21,13 @@ from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.node import SimNode
 from flowdist.sim.engine.violation import Violation
 from flowdist.sim.user_code.answers import combine, restored, state_of
-from flowdist.sim.user_code.calls import Calls
 from flowdist.sim.user_code.checkpoints import Damage, Disk, Operation
 from flowdist.sim.user_code.loading import load_model
 from flowdist.sim.user_code.model_worker import ModelWorker, Playing, Raised, Serving, attempt
-from flowdist.sim.user_code.peers import addresses_of
-from flowdist.sim.user_code.played import Played, PlayedStep
-from flowdist.sim.user_code.saves import Saves
-from flowdist.sim.user_code.saving import Writer
+from flowdist.sim.user_code.played import ModelError, Played, PlayedStep
+from flowdist.sim.user_code.saves import Saves, Writer
 from flowdist.sim.user_code.workload import WorldModel
+from flowdist.worker.api import peers_among
 
 OLD_CHECKPOINT = "old checkpoint"  # the property that each restore begins at the latest checkpoint
 WRITTEN = 4, 5  # all ranks have written their parts after 4/5 of a checkpoint's time; they publish in the rest
@@ -43,8 +41,7 @@ class UserCode:
         ctx: The simulation.
         nodes: The nodes by name. A worker whose model raises exits on its node.
         on_offer: Called with replica and attempt for each `commit()`, just before the agent gets it.
-        plays_steps: Give each step an entry of the queue of its own. Otherwise one entry plays all steps that end
-            before the next entry.
+        plays_steps: Give each step an entry of the queue of its own, not one to all that end before the next entry.
         on_version: Called with the start order of a worker and the version that its model has published.
     """
 
@@ -56,8 +53,7 @@ class UserCode:
     disk: Disk = field(default_factory=Disk)
     played: Played = field(default_factory=Played)
     latest: dict[str, str] = field(init=False)  # name of the last checkpoint that was accepted, by world
-    _calls: Calls = field(init=False)
-    _saves: Saves = field(init=False)
+    saves: Saves = field(init=False)
     _saves_planned: int = 0  # entries of the queue that begin a checkpoint of a service
     _at_ns: int = 0  # the time of the step that was played last, which may be later than the queue's
     _classes: dict[str, Any] = field(default_factory=dict)
@@ -65,9 +61,8 @@ class UserCode:
     _serving: dict[ReplicaId, Serving] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._calls = Calls(self.ctx, self.nodes, self.played)
-        self._saves = Saves(self.ctx, self.nodes, self.disk, self._calls, self.on_offer)
-        self.latest = self._saves.latest
+        self.saves = Saves(self.ctx, self.nodes, self.disk, self.ask, self.on_offer)
+        self.latest = self.saves.latest
         for role in self.ctx.graph.roles:
             if role.simulate:
                 self._classes[role.name] = load_model(self.ctx.graph, role)
@@ -85,10 +80,28 @@ class UserCode:
         """Return whether user code is at work in any world of a task."""
         return bool(self._playing)
 
-    @property
-    def is_saving(self) -> bool:
-        """Return whether any worker, of a task or a service, has operations of a checkpoint left to carry out."""
-        return self._saves.is_busy
+    # calls
+
+    def ask(
+        self, running: Playing | Serving, worker: ModelWorker, function: Any, *args: Any, at: int | None = None
+    ) -> Any:
+        """Call `function`, which is or calls user code, and return what it returns.
+
+        If it raises, the worker exits at the time `at` (None: now), and None is returned. From then on nothing is
+        called for this generation or service, and None is returned at once.
+        """
+        returned = attempt(function, *args) if not running.has_failed else None
+        if not isinstance(returned, Raised):
+            return returned
+        running.has_failed = True
+        self._fail(worker, returned, self.ctx.queue.now if at is None else at)
+        return None
+
+    def _fail(self, worker: ModelWorker, raised: Raised, at: int) -> None:
+        """Record what user code raised, and schedule the exit of its worker at the time `at` in ns."""
+        self.played.errors.append(ModelError(worker.replica, worker.attempt, at, *raised[1:]))
+        node, key = self.nodes[worker.start.node], (worker.replica, worker.attempt, worker.local_rank)
+        self.ctx.queue.at(at, lambda: node.exit_worker(*key, code=raised.code, detail=raised.placed))
 
     # a world of a task
 
@@ -107,28 +120,20 @@ class UserCode:
             return
         playing = self._playing[world] = Playing(world, model, workers)
         for worker in workers:
-            self._calls.ask(playing, worker, worker.make, self._classes[worker.replica.role])
+            self.ask(playing, worker, worker.make, self._classes[worker.replica.role])
         most = model.pace.workload.steps
-        steps = [self._calls.ask(playing, worker, restored, worker.model, worker.latest(), most) for worker in workers]
+        steps = [self.ask(playing, worker, restored, worker.model, worker.latest(), most) for worker in workers]
         if playing.has_failed:
             return
         if len(set(steps)) > 1:
             text = ", ".join(f"rank {rank} from {step}" for rank, step in enumerate(steps))
             raise Violation("same start", f"the ranks of {world} resume from different steps: {text}")
-        self._check_restored(world, steps[0])
+        committed = self.saves.steps.get(world, 0)
+        if steps[0] < committed:  # `steps` has none that a fault has damaged
+            raise Violation(OLD_CHECKPOINT, f"{world} restored step {steps[0]} although {committed} was committed")
         playing.done = steps[0]
         model.resume_from(steps[0], self.ctx.queue.now)
         self.played.resumes(world, workers[0].info.generation, steps[0], self.ctx.queue.now)
-
-    def _check_restored(self, world: str, step: int) -> None:
-        """Check that a generation resumes from the latest checkpoint that was accepted, unless a fault has damaged it.
-
-        Raises:
-            Violation: It resumes from an older one.
-        """
-        committed = self._saves.steps.get(world, 0)
-        if step < committed:
-            raise Violation(OLD_CHECKPOINT, f"{world} restored step {step} although {committed} was committed")
 
     def _workers_of(self, start: StartReplica) -> list[ModelWorker]:
         role = self.ctx.graph.role(start.replica.role)
@@ -138,11 +143,7 @@ class UserCode:
         return [ModelWorker(self, start, rank, self.ctx.seed) for rank in range(procs)]
 
     def plan(self, world: str, model: WorldModel) -> None:
-        """Schedule the next step of the world, in place of the one that was scheduled before.
-
-        Nothing is scheduled if the world plays no user code, its user code has raised, all steps are done, or the world
-        waits for something.
-        """
+        """Schedule the next step of the world, if there is one, in place of the one that was scheduled before."""
         playing = self._playing.get(world)
         if playing is None or playing.has_failed or playing.done >= model.pace.workload.steps:
             return
@@ -153,10 +154,7 @@ class UserCode:
             self.ctx.queue.at(at, lambda: self._pump(playing, turn, version))
 
     def _pump(self, playing: Playing, turn: int, version: int) -> None:
-        """Play the step that is due and the steps that end before the next entry of the queue, then schedule the next.
-
-        Nothing happens if the entry is outdated: `turn` or `version` has changed, or the generation has ended.
-        """
+        """Play the step that is due and those before the next entry of the queue, unless `turn` or `version` is old."""
         model = playing.model
         if turn != playing.pump or version != model.version or model.begun_ns is None:
             return
@@ -169,23 +167,18 @@ class UserCode:
             self._play(playing, at)
         self.plan(playing.world, model)
 
-    def catch_up(self, world: str) -> None:
-        """Play the steps that the world has done by now, as its workload says, and that are not played yet.
+    def catch_up(self, world: str) -> bool:
+        """Play the steps that the world has done by now and that are not played yet; False if a model has raised.
 
         Called before anything that needs the models as they are now: a checkpoint, a fault, the end of a generation.
         """
-        playing = self._playing.get(world)
-        if playing is None or playing.model.begun_ns is None:
-            return
-        now = self.ctx.queue.now
-        while not playing.has_failed and playing.done < playing.model.step_at(now):
+        playing, now = self._playing.get(world), self.ctx.queue.now
+        if playing is None:
+            return True
+        model = playing.model
+        while model.begun_ns is not None and not playing.has_failed and playing.done < model.step_at(now):
             self._play(playing, now)
-
-    def has_played_to_now(self, world: str) -> bool:
-        """Play what `catch_up` plays, and return whether no model of the world has raised; True without user code."""
-        self.catch_up(world)
-        playing = self._playing.get(world)
-        return playing is None or not playing.has_failed
+        return not playing.has_failed
 
     def catch_up_all(self) -> None:
         """Call `catch_up` for each world in which user code is at work."""
@@ -193,7 +186,7 @@ class UserCode:
             self.catch_up(world)
 
     def _play(self, playing: Playing, at: int) -> None:
-        """Call `step()` of each rank, then `combine()` of each rank with what all have returned, and record the step.
+        """Call `step()` of each rank, then `combine()` of each with what all have returned, and record the step.
 
         `at` is the time of the step in ns. A step in which a model raises is not recorded.
         """
@@ -202,10 +195,10 @@ class UserCode:
         self.played.calls += 1
         for worker in playing.workers:
             worker.samples, worker.logged = [], {}
-            parts.append(self._calls.ask(playing, worker, worker.model.step, step, at=at))
+            parts.append(self.ask(playing, worker, worker.model.step, step, at=at))
         for worker in playing.workers:
             if hasattr(worker.model, "combine"):
-                self._calls.ask(playing, worker, combine, worker.model, step, parts, at=at)
+                self.ask(playing, worker, combine, worker.model, step, parts, at=at)
         if playing.has_failed:
             return
         samples = tuple(sample for worker in playing.workers for sample in worker.samples)
@@ -234,16 +227,13 @@ class UserCode:
                 attempt(worker.model.step, playing.done)
 
     def finish(self, world: str) -> bool:
-        """Play the last steps of a world and record what `state()` of its ranks returns.
-
-        Return False if a model has raised. Return True otherwise, also for a world without user code.
-        """
+        """Play the last steps of a world, and record what `state()` of its ranks returns; False if a model raised."""
         self.catch_up(world)
         playing = self._playing.get(world)
         if playing is None:
             return True
         telling = [worker for worker in playing.workers if hasattr(worker.model, "state")]
-        states = [self._calls.ask(playing, worker, state_of, worker.model) for worker in telling]
+        states = [self.ask(playing, worker, state_of, worker.model) for worker in telling]
         if not playing.has_failed:
             self.played.ended(world, states)
         return not playing.has_failed
@@ -251,14 +241,9 @@ class UserCode:
     # checkpoints
 
     def save(self, world: str, span_ns: int) -> None:
-        """Begin a checkpoint: call `checkpoint()` of each rank, and carry out over `span_ns` what the ranks write.
+        """Begin a checkpoint: call `checkpoint()` of each rank, and carry out what the ranks write within `span_ns`.
 
-        When the last rank has written, `publish()` of each rank is called and carried out in the same way. Nothing
-        happens if the world plays no user code, or its user code has raised.
-
-        Args:
-            world: The world that saves.
-            span_ns: From now to the end of the checkpoint, in ns.
+        When the last rank has written, `publish()` of each rank is called and carried out in the same way.
         """
         self.catch_up(world)
         playing = self._playing.get(world)
@@ -269,103 +254,72 @@ class UserCode:
         playing.saving = playing.done
         written_ns = span_ns * WRITTEN[0] // WRITTEN[1]
         writers: list[Writer] = []
+
+        def written() -> None:
+            playing.busy -= 1
+            if playing.busy == 0 and self._playing.get(world) is playing:  # the generation has not ended
+                self._publish(playing, span_ns - written_ns)
+
         for worker in playing.workers:
-            operations = self._saves.record(playing, worker, "checkpoint", playing.done)
+            operations = self.saves.record(playing, worker, "checkpoint", playing.done)
             if playing.has_failed:
                 return
             share = (count + len(writers) + 1) / (2 * count)  # from half of the time to all of it
             if self.ctx.seed:
                 share = 0.5 + draw(self.ctx.seed, f"{worker.replica}#{worker.attempt}", "checkpoint", playing.done) / 2
-            done = self._when_written(playing, span_ns - written_ns)
-            writers.append(self._saves.new_writer(worker, operations, round(written_ns * share), done))
+            writers.append(self.saves.new_writer(worker, operations, round(written_ns * share), written))
         playing.busy = count
         for writer in writers:
             writer.begin_next()
 
-    def _when_written(self, playing: Playing, span_ns: int) -> Any:
-        """Return the function that each rank's writer calls at its end: the last call publishes within `span_ns`."""
-
-        def written() -> None:
-            playing.busy -= 1
-            if playing.busy == 0 and self._playing.get(playing.world) is playing:  # the generation has not ended
-                self._publish(playing, span_ns)
-
-        return written
-
     def _publish(self, playing: Playing, span_ns: int) -> None:
         for worker in playing.workers:
-            operations = self._saves.record(playing, worker, "publish", playing.saving)
+            operations = self.saves.record(playing, worker, "publish", playing.saving)
             if playing.has_failed:
                 return
-            self._saves.new_writer(worker, operations, span_ns, lambda: None).begin_next()
+            self.saves.new_writer(worker, operations, span_ns, lambda: None).begin_next()
 
     def save_at_once(self, world: str) -> None:
         """Write and publish a checkpoint of the world at this very time, after the world has stopped to drain.
 
         If a checkpoint is being written already, that one is completed instead, except for workers that are paused.
-        Nothing happens if the world plays no user code.
         """
         self.catch_up(world)
         playing = self._playing.get(world)
         if playing is None:
             return
-        is_busy = any(writer.is_busy for writer in self._saves.writers_of(playing.workers))
+        is_busy = any(writer.is_busy for writer in self.saves.writers_of(playing.workers))
         for name in ("checkpoint", "publish"):
-            for writer in self._saves.writers_of(playing.workers) if is_busy else ():
+            for writer in self.saves.writers_of(playing.workers) if is_busy else ():
                 writer.hurry()
             for worker in playing.workers if not is_busy else ():
-                for operation in [] if playing.has_failed else self._saves.record(playing, worker, name, playing.done):
-                    self._saves.carry_out(worker, operation)
+                for operation in [] if playing.has_failed else self.saves.record(playing, worker, name, playing.done):
+                    self.saves.carry_out(worker, operation)
 
     def offer_soon(self, worker: ModelWorker, operation: Operation) -> None:
         """Pass a commit that a model made outside of a checkpoint to its agent, at the time of the step in progress."""
-        self.ctx.queue.at(self._at_ns, lambda: self._saves.offer(worker, operation))
-
-    def answered(self, answer: io.AnswerWorker) -> None:
-        """Handle the agent's answer to a commit: see `Saves.answered`."""
-        self._saves.answered(answer)
+        self.ctx.queue.at(self._at_ns, lambda: self.saves.offer(worker, operation))
 
     # faults and ends
 
     def ended(self, replica: ReplicaId, number: int) -> None:
-        """Handle that the processes of attempt `number` have ended.
-
-        A write in progress leaves a torn file, and later operations never happen. A service cannot be called any more.
-        """
-        self._saves.ended(replica, number)
+        """Handle the end of the processes of attempt `number`: it leaves a torn file, and cannot be called any more."""
+        self.saves.ended(replica, number)
         serving = self._serving.get(replica)
         if serving is not None and serving.worker.attempt == number:
             serving.is_there = False
 
-    def freeze(self, replica: ReplicaId, number: int) -> None:
-        """Pause what the workers of attempt `number` write; nothing if they write no checkpoint."""
-        self._saves.freeze(replica, number)
-
-    def thaw(self, replica: ReplicaId, number: int) -> None:
-        """Let the workers of attempt `number` go on writing after `freeze`; nothing if they were not paused."""
-        self._saves.thaw(replica, number)
-
     def damage(self, role: str, writer: ReplicaId | None, how: Damage, spec: str) -> None:
-        """Damage one file, drawn from the seed, of the role's newest accepted checkpoint; nothing without a file.
-
-        Args:
-            role: The role whose disk is hit.
-            writer: Only files that this replica wrote; None: files of all replicas.
-            how: What happens to the file.
-            spec: The fault as the user wrote it, which the draw depends on.
-        """
+        """Damage one file of the role's newest accepted checkpoint, written by `writer`; `spec` decides which."""
         steps = [file.step for name, file in self.disk.of(role).items() if name in self.latest.values()]
         found = self.disk.newest(role, writer, max(steps, default=None))
         if found:
             for world in self.ctx.job.roles[role].worlds:
-                self._saves.steps.pop(world, None)  # whoever can read it still may go back behind it
+                self.saves.steps.pop(world, None)  # whoever can read it still may go back behind it
             self.disk.damage(role, found[int(draw(self.ctx.seed, spec, "damage") * len(found))], how)
 
     def tell_version(self, worker: ModelWorker, version: int, *, published: bool) -> None:
-        """Pass a version that a model has published or acknowledged to its agent, at the time of the step (R23).
-
-        Nothing happens if the worker has ended by then.
-        """
+        """Pass a version of a model to its agent, at the time of the step, unless the worker has ended (R23)."""
         kind = io.WorkerPublished if published else io.WorkerAcknowledged
         event = kind(worker.replica, worker.attempt, worker.local_rank, version)
 
@@ -383,17 +337,16 @@ class UserCode:
     def serve(self, start: StartReplica) -> bool:
         """Make the model of a service that has started up, call its `restore()`, and schedule its checkpoints.
 
-        Return whether the replica serves now: False if the model raised, so that its worker exits. A role without a
-        model needs nothing, and True is returned.
+        Return whether the replica serves now: False if the model raised, so that its worker exits.
         """
         role = self.ctx.graph.role(start.replica.role)
         if role.name not in self._classes:
             return True
         worker = self._workers_of(start)[0]
         serving = Serving(worker)
-        self._calls.ask(serving, worker, worker.make, self._classes[role.name])
+        self.ask(serving, worker, worker.make, self._classes[role.name])
         if hasattr(worker.model, "restore"):
-            self._calls.ask(serving, worker, worker.model.restore)
+            self.ask(serving, worker, worker.model.restore)
         if serving.has_failed:
             return False
         self._serving[start.replica] = serving
@@ -413,8 +366,8 @@ class UserCode:
             serving.saves += 1
             operations: list[Operation] = []
             for name in ("checkpoint", "publish"):
-                operations += self._saves.record(serving, serving.worker, name, serving.saves)
-            self._saves.new_writer(serving.worker, operations, load.checkpoint_ns, lambda: None).begin_next()
+                operations += self.saves.record(serving, serving.worker, name, serving.saves)
+            self.saves.new_writer(serving.worker, operations, load.checkpoint_ns, lambda: None).begin_next()
             plan(load.checkpoint_every_ns + load.checkpoint_ns)
 
         def plan(after_ns: int) -> None:
@@ -424,19 +377,23 @@ class UserCode:
         plan(load.checkpoint_every_ns)
 
     def addresses(self, caller: str, role: str, port: str) -> list[str]:
-        """Return the addresses for `ctx.peers` of a model of the role `caller`: see `addresses_of`."""
-        return addresses_of(self.ctx.job, caller, role, port)
+        """Return an address that `call` takes, such as `ps/0:store`, for each replica that has a node, by index.
+
+        RuntimeError, as of `flowdist.worker.peers`, if `caller` has no gate on the role, or that no such port.
+        """
+        job = self.ctx.job
+        upstream = [job.roles[gate.role] for gate in job.roles[caller].spec.gates]
+        known = {
+            f"{other.spec.name}:{name}": [f"{replica.id}:{name}" for replica in job.replicas_of(other) if replica.node]
+            for other in upstream
+            for name in other.spec.ports
+        }
+        return peers_among(known, role, port)
 
     def call(self, address: str, method: str, args: tuple[Any, ...]) -> Any:
-        """Call a method of the model of a service, and return what it returns.
+        """Call a method of the model of the service at an address of `addresses`, with arguments that are copies.
 
-        Args:
-            address: From `addresses`; the port in it makes no difference.
-            method: The name of the method.
-            args: Its arguments; the caller has copied them, as a wire would.
-
-        Raises:
-            ConnectionError: The replica does not serve, or the method raised. In that case its worker exits, too.
+        ConnectionError if the replica does not serve, or the method raised. In that case its worker exits, too.
         """
         name, _, index = address.partition(":")[0].partition("/")
         serving = self._serving.get(ReplicaId(name, int(index)))
@@ -444,7 +401,7 @@ class UserCode:
             raise ConnectionError(f"{address} is not there")
         returned = attempt(getattr(serving.worker.model, method), *args)
         if isinstance(returned, Raised):
-            self._calls.fail(serving.worker, returned, self.ctx.queue.now)
+            self._fail(serving.worker, returned, self.ctx.queue.now)
             raise ConnectionError(f"{address} failed in {method}(): {returned.line}")
         return returned
 

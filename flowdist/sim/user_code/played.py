@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from flowdist.control.protocol.ids import ReplicaId
-from flowdist.sim.user_code.answers import raised_by_equal, same
-from flowdist.sim.user_code.rounding import rounding_text
+from flowdist.sim.user_code.answers import raised_by_equal, rounding_text, same
 
 
 class PlayedStep(NamedTuple):
@@ -31,18 +30,14 @@ class Resumed(NamedTuple):
 
 
 class ModelError(NamedTuple):
-    """An exception of user code, for which its worker exits at the time `at_ns`.
-
-    `text` is the traceback, `line` its last line, and `place` the file, the line and the method in the user's code
-    (empty if unknown).
-    """
+    """An exception of user code, for which its worker exits at the time `at_ns`."""
 
     replica: ReplicaId
     attempt: int
     at_ns: int
-    line: str
-    text: str
-    place: str = ""
+    line: str  # the last line of the traceback
+    text: str  # the traceback
+    place: str = ""  # the file, the line and the method in the user's code; empty if unknown
 
 
 @dataclass(slots=True)

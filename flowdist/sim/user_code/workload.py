@@ -11,15 +11,64 @@ step, and delays the world only when it becomes more than twice as slow.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import ReplicaId
-from flowdist.graph import RoleSpec
-from flowdist.sim.user_code.steps import Done, Steps
+from flowdist.graph import RoleGraph, RoleSpec, WorkloadSpec
+
+EVEN = Fraction(1)  # the factor of a member or a disk that takes as long as its workload says
+
+
+class Done(NamedTuple):
+    """Steps `first` + 1 to `last`, which a generation did, with the number of members of each role that did them."""
+
+    first: int
+    last: int
+    by: dict[str, int]
+    step_ns: int  # the time of one of them
+
+
+class Steps(NamedTuple):
+    """Steps of a generation: how long each takes, and which of them is done at a *position*.
+
+    A position is a nominal time in ns since the first step: work, and what checkpoints block, as the workload says.
+    """
+
+    load: WorkloadSpec
+    first: int  # the step from which the generation began
+    ns: int  # the time of a step in its size
+
+    def position_of(self, step: int) -> int:
+        """Return the position at which so many steps of the task are done."""
+        work = (step - self.first) * self.ns
+        return work + max(0, work - 1) // self.load.checkpoint_every_ns * self.load.blocking_ns
+
+    @property
+    def end(self) -> int:
+        """Return the position at which all steps of the task are done."""
+        return self.position_of(self.load.steps)
+
+    def at(self, position: int) -> int:
+        """Return how many steps of the task are done at a position; below 0 it is as many as at 0."""
+        return min(self.load.steps, self.first + self._worked(position) // self.ns)
+
+    def begun_ns_at(self, position: int) -> int:
+        """Return for how long (ns) the workers have been in the step that they do at a position; 0 after the last."""
+        return self._worked(position) % self.ns if self.at(position) < self.load.steps else 0
+
+    def _worked(self, position: int) -> int:
+        cycles, rest = divmod(max(0, position), self.load.cycle_ns)
+        return cycles * self.load.checkpoint_every_ns + min(rest, self.load.checkpoint_every_ns)
+
+    def of_checkpoint(self, number: int) -> int:
+        """Return how many steps checkpoint `number` (from 1) of the generation has."""
+        return min(self.load.steps, self.first + number * self.load.checkpoint_every_ns // self.ns)
 
 
 class Loss(NamedTuple):
@@ -30,7 +79,10 @@ class Loss(NamedTuple):
     generation: int
 
 
-EVEN = Fraction(1)  # the factor of a member or a disk that takes as long as its workload says
+def with_workloads(graph: RoleGraph, fields: Callable[[RoleSpec], Mapping[str, Any]]) -> RoleGraph:
+    """Return a copy of the graph in which the workload of each role has these fields."""
+    roles = [replace(role, workload=replace(role.workload, **fields(role))) for role in graph.roles]
+    return replace(graph, roles=tuple(roles))
 
 
 def world_model(roles: Sequence[RoleSpec]) -> WorldModel:
@@ -66,11 +118,11 @@ class WorldModel:
     members: dict[ReplicaId, StartReplica] = field(default_factory=dict)  # of this generation, with their start orders
     up: dict[ReplicaId, None] = field(default_factory=dict)  # members that have started up
     begun_ns: int | None = None  # when the last member of this generation had started up; None: not yet, or halted
-    lost_ns: int = 0  # nominal time of `lost_steps`, for one worker
-    losses: list[Loss] = field(default_factory=list)  # the parts of `lost_ns`
+    losses: list[Loss] = field(default_factory=list)  # time of `lost_steps`, and of steps that were begun and not done
     offered: int = 0  # complete checkpoints of this generation
     lost_steps: int = 0  # steps that were done and have to be done again, by all generations so far
     unsaved_steps: int = 0  # steps that no checkpoint had at the end of the job, or of the simulation
+    unsaved_ns: int = 0  # their nominal time, for one worker, and that of a step that was begun and not done
     ended_ns: int = 0  # when the work of the last generation ended
     ended: int = 0  # that generation
     in_memory: int = 0  # the step that the members of the last generation had reached
@@ -79,6 +131,7 @@ class WorldModel:
     warmup_ns: int = 0  # nominal time from `begun_ns` to the first step of this generation
     left_ns: int | None = None  # when this generation stopped at an agreed step (a drain); None: it has not
     begins: list[int] = field(default_factory=list)  # when stepping began, generation by generation
+    begun: list[int] = field(default_factory=list)  # these generations
     done: list[Done] = field(default_factory=list)  # steps of earlier generations, in order
     counted: int = 0  # the step up to which the accounts have the steps of `done` as kept
     reads: dict[ReplicaId, tuple[int, int]] = field(default_factory=dict)  # when members read the checkpoint: from, to
@@ -115,21 +168,20 @@ class WorldModel:
         return self.saved[-1] if self.saved else 0
 
     @property
+    def lost_ns(self) -> int:
+        """Return the nominal time, in ns, that one worker lost: of `lost_steps`, and of steps that it had begun."""
+        return sum(loss.ns for loss in self.losses)
+
+    @property
     def first_step(self) -> int:
         """Return the step from which this generation began."""
         return self.steps.first
 
-    @property
-    def unsaved_ns(self) -> int:
-        """Return the nominal time, in ns, of the steps that were not saved at the end, for one worker."""
-        return self.unsaved_steps * self.steps.ns
-
     def save(self, step: int) -> bool:
         """Add a complete checkpoint; one that is not newer than the newest is ignored.
 
-        Returns:
-            Whether steps are not lost after all. The answer that a checkpoint is accepted may arrive when another
-            member has ended the generation, so that the steps were counted as lost.
+        Return whether steps are not lost after all. The answer that a checkpoint is accepted may arrive when another
+        member has ended the generation, so that the steps were counted as lost.
         """
         if step <= self.durable:
             return False
@@ -137,7 +189,6 @@ class WorldModel:
         if found > 0:
             self._kept += found
             self.lost_steps -= found
-            self.lost_ns -= found * self.steps.ns
             self.losses[-1] = self.losses[-1]._replace(ns=self.losses[-1].ns - found * self.steps.ns)
         self.saved.append(step)
         return found > 0
@@ -157,11 +208,8 @@ class WorldModel:
     def start(self, start: StartReplica, *, kept: int = 0, procs: int = 1, own: Fraction = EVEN) -> None:
         """Add a member whose processes run. The first member of a new generation removes those of the last one.
 
-        Args:
-            start: The order that started the member.
-            kept: How many of its workers were suspended, and keep their state.
-            procs: How many workers it has.
-            own: How many times longer than the workload says its slowest worker takes for a step.
+        Of its `procs` workers, `kept` were suspended and keep their state. The slowest takes `own` times as long for a
+        step as the workload says.
         """
         if start.generation != self.generation:
             self.generation = start.generation
@@ -223,13 +271,14 @@ class WorldModel:
         self._waited_ns = self.late_ns = 0
         self.version += 1
         if not self.warmup_ns:
-            self.begins.append(now)
+            self.warmed_up(now)
         return True
 
     def warmed_up(self, now: int) -> None:
         """Add `now` to `begins`, as the generation has warmed up; a second call for a generation changes nothing."""
         if not self.has_begun:
             self.begins.append(now)
+            self.begun.append(self.generation)
 
     @property
     def has_begun(self) -> bool:
@@ -256,7 +305,7 @@ class WorldModel:
         return self.warmup_ns, position - checkpoint, checkpoint + waited
 
     def finishing_ns(self, now: int) -> int:
-        """Return the nominal time, in ns, for which workers have been ending since the last step of the generation."""
+        """Return the nominal time, in ns, for which workers have been ending since the last step."""
         load = self.pace.workload
         return max(0, self._position(now) - self.steps.end) if load.finish_ns else 0
 
@@ -264,7 +313,7 @@ class WorldModel:
         """End the work of this generation: a member is gone, the world has saved to leave a node, or the job ends.
 
         Steps since the newest checkpoint are added to `lost_steps`, or with `is_over` (the job ends) to
-        `unsaved_steps`. Nothing is added if the work had not begun.
+        `unsaved_steps`, and their time to `lost_ns` or `unsaved_ns`, with that of the step that the workers were in.
         """
         self.up.clear()  # so that a member whose node was paused, and starts up later, does not begin the work
         if self.begun_ns is None:
@@ -274,6 +323,7 @@ class WorldModel:
         if is_over:
             self.note_unsaved(now)
         else:
+            self._lose(self.steps.begun_ns_at(self._position(now)), now)
             self._keep_up_to(self.durable, now)
         self.begun_ns = self.left_ns = None
         self.version += 1
@@ -285,10 +335,12 @@ class WorldModel:
         memory than the checkpoint has, and user code may read an older one.
         """
         steps, self._kept = self._kept - min(step, self.in_memory), min(step, self.in_memory)
-        if steps:
-            self.lost_steps += steps
-            self.lost_ns += steps * self.steps.ns
-            self.losses.append(Loss(now, steps * self.steps.ns, self.ended))
+        self.lost_steps += steps
+        self._lose(steps * self.steps.ns, now)
+
+    def _lose(self, ns: int, now: int) -> None:
+        if ns:
+            self.losses.append(Loss(now, ns, self.ended))
 
     def _step_ns(self) -> int:
         """Return the time of a step, in ns, in the size that this generation has. It has members."""
@@ -300,25 +352,21 @@ class WorldModel:
         """Record how many steps no checkpoint has at the end of the work; nothing if no generation works."""
         if self.begun_ns is not None:
             self.unsaved_steps = max(0, self.step_at(now) - self.durable)
+            begun_ns = self.steps.begun_ns_at(self._position(now))
+            self.unsaved_ns = self.unsaved_steps * self.steps.ns + begun_ns
             self.ended_ns, self.ended = now, self.generation
 
     def stall(self, why: str, now: int, *, for_member: bool = False) -> None:
-        """Add a reason to wait: the world does no step until `resume` removes it.
+        """Add a reason to wait (`why`): the world does no step until `resume` removes it.
 
-        Args:
-            why: The key of the reason. To add it twice is the same as once.
-            now: The time, in ns.
-            for_member: A member makes no progress, so the reason ends with this generation. Otherwise it holds in later
-                generations as well, such as a service that is away.
+        With `for_member` a member makes no progress, so the reason ends with this generation. Otherwise it holds in
+        later generations as well, such as a service that is away.
         """
         self._rebase(now)
         (self.holds if for_member else self.stalls)[why] = None
 
     def resume(self, why: str, now: int) -> bool:
-        """Remove a reason to wait. Return whether it was the last one, so that the world steps again.
-
-        Return False, with nothing changed, if the world did not wait for that reason.
-        """
+        """Remove a reason to wait, if the world has it. Return whether it was the last one, so that it steps again."""
         if why not in self.stalls and why not in self.holds:
             return False  # no `_rebase`: it would outdate what is scheduled
         self._rebase(now)
@@ -331,10 +379,7 @@ class WorldModel:
         return bool(self.stalls or self.holds or self.left_ns is not None)
 
     def slow_down(self, replica: ReplicaId, factor: Fraction, now: int) -> None:
-        """Make the steps of a member take `factor` times as long, in place of its factor so far; 1 ends that.
-
-        The world steps as fast as its slowest member.
-        """
+        """Make the steps of a member, and so of its world, take `factor` times as long from now on; 1 ends that."""
         self._rebase(now)
         self._slowest = None
         self.slow.pop(replica, None)
@@ -342,10 +387,7 @@ class WorldModel:
             self.slow[replica] = factor
 
     def resume_from(self, step: int, now: int) -> None:
-        """Make this generation begin at `step`, from which user code has resumed, and drop later checkpoints.
-
-        The step becomes the newest checkpoint; with 0 there is none. Steps after it that were kept so far are lost.
-        """
+        """Make this generation begin at `step`, from which user code has resumed: it is the newest checkpoint now."""
         self._keep_up_to(step, now)
         self.steps = self.steps._replace(first=step)
         self.saved = [saved for saved in self.saved if saved < step] + ([step] if step else [])
@@ -358,10 +400,9 @@ class WorldModel:
             self.version += 1
 
     def note_save(self, now: int) -> None:
-        """Note the checkpoint that is being written as begun, so that `next_save` returns the one after it.
+        """Note the checkpoint that is being written, if any, as begun: `next_save` returns the one after it.
 
-        Called when a disk changes its speed, since without a slow disk beginnings are not played. It does nothing if no
-        checkpoint is being written.
+        Called when a disk changes its speed, since without a slow disk beginnings are not played.
         """
         if self._position(now) > self.offered * self._cycle_ns + self.pace.workload.checkpoint_every_ns:
             self.saves_begun = self.offered + 1
@@ -376,8 +417,8 @@ class WorldModel:
     def _wait_ns(self) -> int:
         """Return how long, in ns, the workers wait for a slow disk when they reach `_waits_at`.
 
-        0 if the disk is not slow. Workers that save in the background step on until the next checkpoint is to begin,
-        and wait only for what is left then.
+        Workers that save in the background step on until the next checkpoint is to begin, and wait only for what is
+        left then.
         """
         load = self.pace.workload
         spare_ns = load.checkpoint_every_ns - load.lag_ns if load.lag_ns else 0
@@ -406,10 +447,7 @@ class WorldModel:
         return self._slowest
 
     def _way(self, now: int) -> int:
-        """Return the way at `now`, in ns: the position and the time spent waiting for slow disks (see the class).
-
-        `now` may not be before the last change, `_since_ns`.
-        """
+        """Return the way at `now`, in ns, which may not be before the last change, `_since_ns` (see the class)."""
         if self.is_stalled or self.begun_ns is None:
             return self._base_ns
         if not (self.own or self.slow):
@@ -424,10 +462,7 @@ class WorldModel:
         return way + passed * step.denominator // step.numerator
 
     def _position(self, now: int) -> int:
-        """Return the position at `now`: the nominal time, in ns, that the generation has worked since it warmed up.
-
-        It stops at `_waits_at` while the workers wait for a slow disk.
-        """
+        """Return the position at `now` (ns), which stays at `_waits_at` while the workers wait for a slow disk."""
         position = self._way(now) - self._waited_ns
         if self.late_ns and position > (waits_at := self._waits_at()):
             return max(waits_at, position - self._wait_ns())
@@ -469,10 +504,7 @@ class WorldModel:
         return self._time_of(self.steps.position_of(step))
 
     def next_save(self) -> int | None:
-        """Return when, in ns, the next checkpoint begins if nothing changes before.
-
-        None if one is being written, the work ends before, or the world waits.
-        """
+        """Return when, in ns, the next checkpoint begins if nothing changes, and the world writes none and goes on."""
         load = self.pace.workload
         position = self.offered * self._cycle_ns + load.checkpoint_every_ns
         if self.saves_begun > self.offered or position >= self.steps.end:
@@ -480,18 +512,15 @@ class WorldModel:
         return self._time_of(position)
 
     def save_takes(self, slow: Fraction = EVEN) -> int:
-        """Return how long, in ns, a checkpoint that begins now takes with the present slowest member.
-
-        `slow` is how many times slower than usual the disk is.
-        """
+        """Return how long, in ns, a checkpoint takes that begins now on a disk `slow` times slower than usual."""
         factor = self._factors()[1] * slow
         return self.pace.workload.checkpoint_ns * factor.numerator // factor.denominator
 
     def next_moment(self) -> tuple[int | None, bool]:
-        """Return when, in ns, the next checkpoint is complete or the workers exit after their last step.
+        """Return when, in ns, the next checkpoint is complete (True) or the workers exit after their last step.
 
-        It is the earlier of both; no checkpoint is complete after the last step. The second value is True for a
-        checkpoint. The time is None while the world waits.
+        It is the earlier of both; no checkpoint is complete after the last step. The time is None while the world
+        waits.
         """
         load = self.pace.workload
         whole = (self.offered + 1) * self._cycle_ns + load.lag_ns + self.late_ns + self._waited_ns
@@ -500,10 +529,7 @@ class WorldModel:
         return self._time_at(whole if is_checkpoint else end + load.finish_ns), is_checkpoint
 
     def checkpoints_by(self, time: int) -> int:
-        """Return how many checkpoints of this generation are complete by a time (ns), if nothing changes before.
-
-        One that would be complete only when the work is done is not counted.
-        """
+        """Return how many checkpoints of this generation are complete by a time (ns), and before the work is done."""
         load = self.pace.workload
         return (min(self._position(time), self.steps.end - 1) - load.lag_ns) // self._cycle_ns
 

@@ -12,22 +12,13 @@ FIELDS = ("faults", "scales", "adds", "drains")
 
 
 class Cause(NamedTuple):
-    """One fault, order of the operator, or node that joins.
+    """One fault, order of the operator, or node that joins."""
 
-    Attributes:
-        flag: Option of the command line that causes it: `--fail`, `--scale`, `--add` or `--drain`.
-        text: Text of that option, such as `node3@12m/2m`.
-        at_ns: When it happens, in ns; None if it waits for an event or happens again and again.
-        is_harm: It takes something away from the job: every fault and drain. The others are a scaling, and a node that
-            joins: a job may need them.
-        what: The item of the plan.
-    """
-
-    flag: str
-    text: str
-    at_ns: int | None
-    is_harm: bool
-    what: Fault | Scale | NodeOrder
+    flag: str  # option of the command line that causes it: `--fail`, `--scale`, `--add` or `--drain`
+    text: str  # text of that option, such as `node3@12m/2m`
+    at_ns: int | None  # when it happens; None: it waits for an event or happens again and again
+    is_harm: bool  # it takes something away from the job: every fault and drain; a job may need the others
+    what: Fault | Scale | NodeOrder  # the item of the plan
 
     @property
     def target(self) -> str:
@@ -38,19 +29,13 @@ class Cause(NamedTuple):
 
 
 def causes_of(plan: Plan) -> list[Cause]:
-    """Return the causes of a plan, in the order of their times; those without a time come last.
-
-    Equal faults or orders are one cause. Rates have none.
-    """
+    """Return the causes of a plan, in the order of their times; those without a time come last. Rates have none."""
     found = dict.fromkeys(cause for _, cause in _items(plan))
     return sorted(found, key=lambda cause: (cause.at_ns is None, cause.at_ns or 0))
 
 
 def without(plan: Plan, removed: Collection[Cause]) -> Plan:
-    """Return the plan without some of its causes.
-
-    What happens to a node that only one of these causes adds goes with it.
-    """
+    """Return the plan without some of its causes, and without what happens to nodes that only these add."""
     gone = {(cause.flag, cause.text) for cause in removed}
     kept: dict[str, list[Any]] = {field: [] for field in FIELDS}
     for field, cause in _items(plan):

@@ -32,12 +32,9 @@ class IncidentCost(NamedTuple):
 
 
 class Counterfactuals:
-    """Simulations of one recorded job, each without some of its causes.
+    """Simulations of one recorded job, which took `lasted_ns`, each without some of its causes.
 
-    Args:
-        experiment: The job.
-        lasted_ns: How long it took in the record.
-        tell: Called with the virtual time in ns and the number of events, while a simulation runs and after it.
+    `tell` is called with the virtual time in ns and the number of events, while a simulation runs and after it.
     """
 
     def __init__(self, experiment: Experiment, lasted_ns: int, tell: Progress) -> None:

@@ -43,28 +43,18 @@ class Counterfactual(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Result of a search.
+    """Result of a search. There may be too many causes and pairs to leave out each."""
 
-    Attributes:
-        again: The end with all causes: the simulation of the job as it was.
-        calm: The end without any harm.
-        causes: The counterfactuals that are better than `again`: those whose causes are enough by themselves first,
-            then the best first. None could do with fewer causes.
-        n_causes: Number of causes that were left out by themselves.
-        n_pairs: Number of pairs that were left out.
-        n_untried: Number of pairs that were not, because there are too many.
-        n_alone: Number of causes that were not left out by themselves, because there are too many.
-        n_kept: Number of causes of the last set that were not put back, so that a smaller set may do.
-    """
-
-    again: Outcome
-    calm: Outcome
+    again: Outcome  # the end with all causes: the simulation of the job as it was
+    calm: Outcome  # the end without any harm
+    # The counterfactuals that are better than `again`: those whose causes are enough by themselves first, then the best
+    # first. None could do with fewer causes.
     causes: tuple[Counterfactual, ...]
-    n_causes: int
-    n_pairs: int = 0
-    n_untried: int = 0
-    n_alone: int = 0
-    n_kept: int = 0
+    n_causes: int  # causes that were left out by themselves
+    n_pairs: int = 0  # pairs that were left out
+    n_untried: int = 0  # pairs that were not
+    n_alone: int = 0  # causes that were not left out by themselves
+    n_kept: int = 0  # causes of the last set that were not put back, so that a smaller set may do
 
 
 def is_better(again: Outcome, end: Outcome) -> bool:
@@ -111,12 +101,7 @@ def _others(harm: Sequence[Cause], one: Counterfactual) -> tuple[Cause, ...]:
 
 
 class _Once:
-    """Plays each set of causes once only, in whatever order they are given.
-
-    Args:
-        play: Returns the end of the job without some causes.
-        plays_max: How often it may be called.
-    """
+    """Plays each set of causes once only, in whatever order they are given, and `plays_max` sets at most."""
 
     def __init__(self, play: Play, plays_max: int) -> None:
         self._play, self._plays_max = play, plays_max
@@ -153,13 +138,7 @@ def _apart_ns(pair: tuple[Cause, Cause]) -> int:
 
 
 def _needs_both(again: Outcome, calm: Outcome, saved: dict[Cause, int], pair: Counterfactual) -> bool:
-    """Return whether a pair is better than each of its causes alone, by a good part of the whole cost.
-
-    Args:
-        again, calm: The ends with all causes, and without any harm.
-        saved: What each cause saves by itself, in ns.
-        pair: The counterfactual of the pair.
-    """
+    """Return whether a pair is better than each cause alone (`saved`, in ns), by a good part of the whole cost."""
     if not again.is_good or not is_better(again, pair.end):
         return is_better(again, pair.end)
     more = compare(again, pair.end).saved_ns - sum(saved[cause] for cause in pair.removed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flowdist.faults.grammar import Fault, Scale, When
+from flowdist.faults.grammar import Fault, Scale
 from flowdist.graph import format_duration
 from flowdist.sim.calibration.distribution import rounded
 from flowdist.sim.experiment.compare import compare
@@ -77,12 +77,8 @@ def _when_words(fault: Fault) -> str:
         return f"at {time_words(when.at_ns + fault.offset_ns)}"
     if when.every_ns is not None:
         return f"every {time_words(when.every_ns)}"
-    number = f"{when.event} {when.number} of {when.role}" if when.number else _event_words(when)
-    return f"{later or 'at '}{number}"
-
-
-def _event_words(when: When) -> str:
-    return f"the first {'start' if when.event == 'start' else 'readiness'} of {when.role}"
+    first = f"the first {'start' if when.event == 'start' else 'readiness'}"
+    return f"{later or 'at '}{f'{when.event} {when.number}' if when.number else first} of {when.role}"
 
 
 def end_words(end: Outcome) -> str:
@@ -92,12 +88,7 @@ def end_words(end: Outcome) -> str:
 
 
 def sentence(again: Outcome, one: Counterfactual) -> str:
-    """Return what a counterfactual changes, as a sentence.
-
-    Args:
-        again: The end with all causes.
-        one: The counterfactual.
-    """
+    """Return in a sentence what a counterfactual changes, compared with the end with all causes (`again`)."""
     names = [cause_words(cause) for cause in one.removed]
     listed = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
     text = f"Without {listed} the job would {difference_words(again, one.end)}."

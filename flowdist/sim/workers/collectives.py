@@ -20,8 +20,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import msgspec
-
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import ExitCause, NodeName, ReplicaId
@@ -29,9 +27,8 @@ from flowdist.faults.streams import draw
 from flowdist.graph import MS, SECOND, RoleGraph, RoleSpec
 from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.node import NOTICES_NS, SimNode
-from flowdist.sim.user_code.workload import WorldModel
-from flowdist.sim.workers.partitions import Partitions
-from flowdist.sim.workers.worlds import Worlds
+from flowdist.sim.user_code.workload import WorldModel, with_workloads
+from flowdist.sim.workers.worlds import Partitions, Worlds
 
 NOTICES_NS_MIN, DOUBLINGS = 1 * MS, 10  # other seeds: 1 ms to about 1 s, evenly on a logarithmic scale
 TIMED_OUT = "a collective has timed out"  # detail of the exit of a worker whose process group gave up
@@ -43,17 +40,13 @@ def with_collective(graph: RoleGraph, collective: str) -> RoleGraph:
 
     If `collective` is empty the graph itself is returned.
     """
-    roles = [_saying(role, collective) if says_nothing(role) else role for role in graph.roles]
-    return msgspec.structs.replace(graph, roles=tuple(roles)) if collective else graph
+    said = {"collective": collective}
+    return with_workloads(graph, lambda role: said if says_nothing(role) else {}) if collective else graph
 
 
 def says_nothing(role: RoleSpec) -> bool:
     """Return whether the role is a task whose workload does not say what happens to the peers of a dead worker."""
     return role.kind == "task" and not role.workload.collective
-
-
-def _saying(role: RoleSpec, collective: str) -> RoleSpec:
-    return msgspec.structs.replace(role, workload=msgspec.structs.replace(role.workload, collective=collective))
 
 
 class Blocked(NamedTuple):
@@ -64,14 +57,7 @@ class Blocked(NamedTuple):
 
 
 class Collectives:
-    """The collective operations of all worlds of tasks: which worlds are blocked in one, and which peers fail.
-
-    Args:
-        ctx: The simulation.
-        nodes: The nodes by name. Workers that fail are ended there.
-        worlds: The worlds, by whose models a world is blocked.
-        partitions: The partitions that keep members apart.
-    """
+    """The collective operations of all worlds of tasks: which worlds are blocked in one, and which peers fail."""
 
     def __init__(self, ctx: Context, nodes: dict[NodeName, SimNode], worlds: Worlds, partitions: Partitions) -> None:
         self._ctx, self._nodes, self._worlds, self._partitions = ctx, nodes, worlds, partitions
@@ -101,10 +87,7 @@ class Collectives:
                 self.update(start.world)
 
     def hang(self, replica: ReplicaId, attempt: int) -> None:
-        """Block the world of an attempt that hangs, until the timeout of its process groups.
-
-        Nothing happens if the world does not step, or the attempt is no member of its present generation.
-        """
+        """Block the world of an attempt that hangs, if it steps, until the timeout of its process groups."""
         model = self._worlds.model_of(replica, attempt)
         if model is not None and model.begun_ns is not None:
             world = model.members[replica].world
@@ -112,10 +95,7 @@ class Collectives:
             self.update(world)
 
     def update(self, world: str) -> None:
-        """Start the timeout of a world that has become blocked, or drop it if the world is not blocked any more.
-
-        `Worlds` calls this whenever a reason for a world to wait comes or goes.
-        """
+        """Start the timeout of a world that has become blocked, or drop it if the world is not blocked any more."""
         model = self._worlds.models.get(world)
         if model is None or not self._is_blocked(world, model):
             self._blocked.pop(world, None)
@@ -130,10 +110,7 @@ class Collectives:
                 self._ctx.queue.after(timeout_ns, self._time_out, world, blocked, timeout_ns)
 
     def is_deaf(self, replica: ReplicaId, attempt: int) -> bool:
-        """Return whether only SIGKILL ends the workers of an attempt, because they are inside a blocked collective.
-
-        That is so if the role's `collective` is "fail" or "hang", and its world is blocked.
-        """
+        """Return whether only SIGKILL ends the workers of an attempt: they are inside a blocked collective."""
         if self._ctx.graph.role(replica.role).workload.group_timeout_ns is None:
             return False
         model = self._worlds.model_of(replica, attempt)
@@ -145,10 +122,7 @@ class Collectives:
         return model.begun_ns is not None and (bool(model.holds) or self._partitions.splits(model))
 
     def _time_out(self, world: str, blocked: Blocked, timeout_ns: int) -> None:
-        """End the members whose timeout is `timeout_ns`, if their world has been blocked since `blocked` began.
-
-        With "hang" they end by SIGABRT, with "fail" they exit with code 1.
-        """
+        """End the members with this timeout, by SIGABRT or code 1, if their world has been blocked since `blocked`."""
         if self._blocked.get(world) != blocked or self._worlds.models[world].generation != blocked.generation:
             return
         self._report_steps(self._worlds.models[world])
@@ -159,9 +133,10 @@ class Collectives:
                 self._fail_soon(start, 0, TIMED_OUT, signal)
 
     def _report_steps(self, model: WorldModel) -> None:
-        """Tell the agents of all members the present step, which one of them may have reported for all until now.
+        """Tell the agents of all members the present step, since the controller compares them (R15).
 
-        The controller compares the steps (R15). A world that a hang has halted has reported them when it was halted.
+        One of them may have reported for all until now. A world that a hang has halted has reported them when it was
+        halted.
         """
         if model.begun_ns is None:
             return
@@ -170,10 +145,7 @@ class Collectives:
             self._nodes[start.node].tell_of_workers(io.WorkerProgressed, start.replica, start.attempt, step)
 
     def _fail_soon(self, start: StartReplica, delay_ns: int, why: str, signal: str | None = None) -> None:
-        """Plan the end of each worker of a member, some milliseconds after the delay.
-
-        The worker ends by `signal`, or without one exits with code 1. `why` is the detail of its exit.
-        """
+        """Plan the end of each worker of a member, by `signal` or with code 1, some milliseconds after the delay."""
         for rank in range(self._ctx.graph.role(start.replica.role).procs):
             delay = delay_ns + self._notices_after(start, rank)
             self._ctx.queue.after(delay, self._fail, start, rank, why, signal)

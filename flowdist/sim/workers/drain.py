@@ -93,12 +93,11 @@ class Drain:
         """Order the workers of an attempt to stop at a step.
 
         When their world gets there it saves, and then the workers tell their agent that they have left the step
-        (`WorkerLeftStep`). If the world has stopped already they tell so after the time of a save. If it does not step
-        the order is dropped.
+        (`WorkerLeftStep`). If the world has stopped already they tell so after the time of a save.
         """
         world = self._ctx.job.replicas[replica].world
         stop = _Stop(node, replica, attempt, step)
-        if self._stopped.get(world) == model.generation:  # the order came over a slow link: the others wait already
+        if self.has_stopped(world, model):  # the order came over a slow link: the others wait already
             self._queue.after(self._save_takes(world, model), self._leave, stop)
             return
         if model.begun_ns is None:
@@ -106,24 +105,24 @@ class Drain:
         self._stops.setdefault(world, []).append(stop)
         self.plan(world, model)
 
-    def plan(self, world: str, model: WorldModel) -> None:
-        """Plan the stop of a world at the time at which it reaches its agreed step, if nothing changes before.
+    def has_stopped(self, world: str, model: WorldModel) -> bool:
+        """Return whether the present generation of a world has reached its agreed step."""
+        return self._stopped.get(world) == model.generation
 
-        Called again whenever the timing of the world has changed. Nothing is planned without an order, or while the
-        world waits.
+    def plan(self, world: str, model: WorldModel) -> None:
+        """Plan the stop of a world at its agreed step, again whenever its timing has changed.
+
+        Nothing is planned for a step after the last one, for which no worker asks: it ends its work, and exits.
         """
         if world not in self._stops:
             return
         for step in dict.fromkeys(stop.step for stop in self._stops[world]):
-            at = model.time_of_step(min(step, model.pace.workload.steps))
+            at = model.time_of_step(step) if step < model.pace.workload.steps else None
             if at is not None:  # an order that comes too late stops the world where it is
                 self._queue.at(max(at, self._queue.now), self._stop, world, model, model.version)
 
     def _stop(self, world: str, model: WorldModel, version: int) -> None:
-        """Stop a world at its agreed step, and begin its checkpoint.
-
-        Nothing happens if the plan is outdated (`version`), or the world does not step.
-        """
+        """Stop a world at its agreed step, and begin its checkpoint, unless the plan is outdated (`version`)."""
         if model.version != version or model.begun_ns is None:
             return
         stops = self._stops.pop(world, [])

@@ -96,11 +96,9 @@ class FastForward:
     def skip(self, model: WorldModel) -> bool:
         """Count checkpoints of a world as complete without playing them, up to the last but one before the next event.
 
-        Called at the time of a checkpoint, which is the first to be skipped.
-
-        Returns:
-            Whether any was skipped. Then the next checkpoint of the model is the last one before the next event, and
-            the caller plans it. False, and no change, if only one is left or a condition (see the module) is not met.
+        Called at the time of a checkpoint, which is the first to be skipped. If it returns True the caller plans the
+        next one, the last before the next event. False, and no change, if only one is left or a condition (see the
+        module) is not met.
         """
         ctx = self._ctx
         if not ctx.fast_forward or model.late_ns or not self._is_quiet():
@@ -129,10 +127,9 @@ class FastForward:
         return list(model.members.values())
 
     def report(self, model: WorldModel) -> None:
-        """Tell agents the present step of a world.
+        """Tell agents the present step of a world: one that reports for all while nothing else happens.
 
-        While nothing else happens only the agent of one member is told, which reports for all. Then the step is kept in
-        `model.unreported`, for `catch_up`.
+        Then the step is kept in `model.unreported`, for `catch_up`.
         """
         step, reporting = model.step_at(self._ctx.queue.now), self._members_that_report(model)
         for start in reporting:
@@ -146,8 +143,7 @@ class FastForward:
     def catch_up(self) -> None:
         """Write the last step into the agents of all members that did not report it (see `report`), without a message.
 
-        Called before each fault acts: an agent that has to join anew reports its step again. Nothing changes in worlds
-        of which all members have reported.
+        Called before each fault acts: an agent that has to join anew reports its step again.
         """
         for model in self._worlds.models.values() if self._ctx.fast_forward else ():
             step, model.unreported = model.unreported, -1

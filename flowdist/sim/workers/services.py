@@ -1,7 +1,8 @@
 """Services as their users see them: a world that depends on a service waits while a replica of it is away or stalled.
 
 A replica is away once it has ended: its users (the worlds of roles with a gate on its role) wait for the next attempt,
-or are restarted with it. A replica that hangs, or whose node is paused, is stalled: it runs and does nothing.
+or are restarted with it. One that still starts up is away, too, for a user that begins to work before it serves. A
+replica that hangs, or whose node is paused, is stalled: it runs and does nothing.
 """
 
 from __future__ import annotations
@@ -10,45 +11,58 @@ from flowdist.control.protocol.ids import ReplicaId
 from flowdist.record.accounts import Accounts
 from flowdist.sim.engine.context import Context
 from flowdist.sim.user_code.models import UserCode
-from flowdist.sim.workers.partitions import Partitions
-from flowdist.sim.workers.worlds import Worlds
+from flowdist.sim.workers.worlds import Partitions, Worlds
 
 
 class Services:
-    """The replicas of services that serve or are away, and the worlds that wait for those that are away."""
+    """The replicas of services that serve, are away or are stalled, and the worlds that wait for the last two.
+
+    `hung` holds the attempts of all roles, tasks too, that hang for ever, in the order in which they began to.
+    """
 
     def __init__(
         self, ctx: Context, worlds: Worlds, partitions: Partitions, code: UserCode, accounts: Accounts
     ) -> None:
         self._ctx, self._worlds, self._partitions = ctx, worlds, partitions
         self._code, self._accounts = code, accounts
-        self.away: dict[ReplicaId, None] = {}  # replicas that served before, and do not now
+        self.away: dict[ReplicaId, None] = {}  # replicas that users need, and that do not serve
+        self.hung: dict[tuple[ReplicaId, int], None] = {}
+        self._since: dict[tuple[ReplicaId, int], int] = {}  # when attempts of services have stalled
 
     def begin(self, replica: ReplicaId, attempt: int) -> None:
-        """Record that an attempt of a service serves, book its time as productive, and resume worlds that wait for it.
-
-        Called when the attempt has started up.
-        """
+        """Record that an attempt of a service has started up and serves: worlds that wait for it resume."""
+        self.thaw(replica)
         self._worlds.serving.setdefault(replica.role, {})[replica] = attempt
         self.away.pop(replica, None)
         self._accounts.move(replica, "productive", self._ctx.queue.now)
-        for world in self._waiting_users(replica.role):
-            self._worlds.resume(world, str(replica))
+        self._resume_users(replica)
         self._partitions.update_users(replica.role)
 
-    def end(self, replica: ReplicaId, attempt: int) -> None:
-        """Record that an attempt of a service serves no more, and make the worlds that need it wait for its replica.
+    def await_by(self, world: str) -> None:
+        """Make a world that begins to work wait for the replicas that it depends on and that do not serve yet."""
+        job = self._ctx.job
+        for name in dict.fromkeys(gate.role for role in job.roles_of(job.worlds[world]) for gate in role.spec.gates):
+            role, serving = job.roles[name], self._worlds.serving.get(name, {})
+            for replica in job.replicas_of(role) if role.spec.kind == "service" else ():
+                if replica.node is not None and replica.id not in serving:
+                    self.away[replica.id] = None
+                    self._worlds.stall(world, str(replica.id))
 
-        Nothing happens for an attempt that does not serve: one of a task, one that has not started up, or one that was
-        replaced while its node was paused.
+    def end(self, replica: ReplicaId, attempt: int) -> None:
+        """Record that an attempt of a service, if it serves, serves no more: the worlds that need it wait.
+
+        A world that is restarted with the service need not wait. If the service runs user code every user waits, since
+        a call to a replica that is away would fail.
         """
+        if (replica, attempt) in self._since:
+            self.thaw(replica)
         serving = self._worlds.serving.get(replica.role, {})
         if serving.get(replica) != attempt:
             return
         del serving[replica]
         self.away[replica] = None
         self._accounts.stop_serving(replica, self._ctx.queue.now)
-        for world in self._waiting_users(replica.role):
+        for world in self._worlds.users(replica.role, None if self._code.has_model(replica.role) else "reconnect"):
             self._worlds.stall(world, str(replica))
         self._partitions.update_users(replica.role)
 
@@ -62,65 +76,35 @@ class Services:
         """
         for replica in [replica for replica in self.away if self._is_given_up(replica)]:
             del self.away[replica]
-            for world in self._waiting_users(replica.role):
-                self._worlds.resume(world, str(replica))
+            self._resume_users(replica)
 
     def _is_given_up(self, replica: ReplicaId) -> bool:
         job, state = self._ctx.job, self._ctx.job.replicas[replica]
         return state.node is None and job.worlds[state.world].incident is None and job.ending is None
 
-    def _waiting_users(self, service: str) -> list[str]:
-        """Return the worlds that wait while a replica of the service is away.
+    def _resume_users(self, replica: ReplicaId) -> None:
+        for world in self._worlds.users(replica.role):
+            self._worlds.resume(world, str(replica))
 
-        A world that is restarted with the service need not wait. If the service runs user code every user waits,
-        since a call to a replica that is away would fail.
-        """
-        return self._worlds.users(service, None if self._code.has_model(service) else "reconnect")
-
-
-class StalledServices:
-    """The attempts of services that run and do nothing, since when, and the worlds that wait for them.
-
-    `hung` holds the attempts of all roles, tasks too, that hang for ever, in the order in which they began to.
-    """
-
-    def __init__(self, ctx: Context, worlds: Worlds) -> None:
-        self._ctx, self._worlds = ctx, worlds
-        self._since: dict[tuple[ReplicaId, int], int] = {}
-        self.hung: dict[tuple[ReplicaId, int], None] = {}
-
-    def begin(self, replica: ReplicaId, attempt: int) -> None:
-        """Record that an attempt of a service does nothing from now on, and make all worlds that depend on it wait.
-
-        Nothing happens for a task: the callers make its own world wait.
-        """
+    def freeze(self, replica: ReplicaId, attempt: int) -> None:
+        """Record that an attempt does nothing from now on: if it is of a service, all its users wait."""
         if self._ctx.graph.role(replica.role).kind == "service":
             self._since[replica, attempt] = self._ctx.queue.now
             for world in self._worlds.users(replica.role):
                 self._worlds.stall(world, _why(replica))
 
-    def end(self, replica: ReplicaId) -> None:
-        """Resume the worlds that wait for a stalled replica: it works again, has ended, or another attempt serves.
-
-        Nothing happens if the replica is not stalled.
-        """
+    def thaw(self, replica: ReplicaId) -> None:
+        """Resume the worlds that wait for a stalled replica: it works again, has ended, or another attempt serves."""
         for key in [key for key in self._since if key[0] == replica]:
             del self._since[key]
             for world in self._worlds.users(replica.role):
                 self._worlds.resume(world, _why(replica))
 
     def output_ns(self, replica: ReplicaId, attempt: int) -> int | None:
-        """Return when an attempt of a service wrote output last, in ns: now, or when it stalled.
-
-        None for a task, whose output is not simulated.
-        """
+        """Return when an attempt of a service wrote output last, in ns: now, or when it stalled; None for a task."""
         if self._ctx.graph.role(replica.role).kind != "service":
             return None
         return self._since.get((replica, attempt), self._ctx.queue.now)
-
-    def has_begun(self, replica: ReplicaId, attempt: int) -> bool:
-        """Return whether an attempt of a service is recorded as doing nothing."""
-        return (replica, attempt) in self._since
 
 
 def _why(replica: ReplicaId) -> str:

@@ -11,25 +11,20 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from msgspec.structs import replace
-
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import NodeName
 from flowdist.faults.streams import draw, spread
-from flowdist.graph import RoleGraph
+from flowdist.graph import RoleGraph, WorkloadSpec
 from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.node import SimNode
-from flowdist.sim.user_code.workload import EVEN
+from flowdist.sim.user_code.workload import EVEN, WorldModel, with_workloads
 
 PACES = 1_000_000  # a drawn slow-down is rounded to one part in so many
 
 
 def with_startup_spread(graph: RoleGraph, share: float | None) -> RoleGraph:
     """Return the graph with this spread of start-ups in the workloads of all roles; None: the graph as it is."""
-    if share is None:
-        return graph
-    roles = [replace(role, workload=replace(role.workload, startup_spread=share)) for role in graph.roles]
-    return replace(graph, roles=tuple(roles))
+    return graph if share is None else with_workloads(graph, lambda role: {"startup_spread": share})
 
 
 class StartUps:
@@ -40,15 +35,10 @@ class StartUps:
         self._warm: dict[tuple[NodeName, int, str], int] = {}  # by node, its earlier agents, and role: since when
 
     def takes_ns(self, node: SimNode, start: StartReplica, kept: int) -> int:
-        """Return how long the start-up of an attempt takes that begins now, without its restore.
+        """Return how long, in ns, the start-up takes that begins now, without its restore; `kept` workers rejoin.
 
         That is `rejoin_ns` of the workload if all workers were suspended. Else it is `startup_ns`, or `warm_startup_ns`
         if the role has started up on this node before or the imports of the node are done, with the seed's spread.
-
-        Args:
-            node: The node of the attempt.
-            start: The order that started it.
-            kept: The number of its workers that were suspended, and rejoin.
         """
         load = self._ctx.graph.role(start.replica.role).workload
         if kept >= node.procs_of(start.replica):
@@ -57,7 +47,7 @@ class StartUps:
         if load.warm_startup_ns is None:
             return round(load.startup_ns * factor)
         now, place = self._ctx.queue.now, (node.spec.name, node.starts, start.replica.role)
-        warm_ns = node.imports.done_ns if load.import_ns else self._warm.get(place)
+        warm_ns = node.imported_ns if load.import_ns else self._warm.get(place)
         if warm_ns is not None and warm_ns <= now:
             return round(load.warm_startup_ns * factor)
         takes = round(load.startup_ns * factor)
@@ -67,11 +57,7 @@ class StartUps:
     def pace_of(self, start: StartReplica, procs: int) -> Fraction:
         """Return how many times longer than the workload says the slowest worker of an attempt takes for a step.
 
-        The number is drawn: from 1 to 1 + `step_spread`. It is 1 for seed 0.
-
-        Args:
-            start: The order that started the attempt.
-            procs: The number of its workers.
+        The number is drawn for each of its `procs` workers: from 1 to 1 + `step_spread`. It is 1 for seed 0.
         """
         most = self._ctx.graph.role(start.replica.role).workload.step_spread
         if not most or not self._ctx.seed:
@@ -79,3 +65,33 @@ class StartUps:
         name = f"{start.replica}#{start.attempt}"
         slowest = max(draw(self._ctx.seed, name, "step", rank) for rank in range(procs))
         return 1 + Fraction(round(most * slowest * PACES), PACES)
+
+
+class PeerMemory:
+    """The nodes that have the checkpoints of each world in memory.
+
+    Each node of a world has the parts of the checkpoint that its own workers wrote, and a copy of those of another
+    node. So after the loss of one node all parts are in memory still. After the loss of a second one, before the world
+    works again, they may not be, and all read from the disk.
+    """
+
+    def __init__(self, nodes: dict[NodeName, SimNode]) -> None:
+        self._nodes = nodes
+        self._holders: dict[str, dict[NodeName, int]] = {}  # by world: its nodes, and the number of earlier agents
+
+    def begin(self, world: str, model: WorldModel) -> None:
+        """Note that the members of a generation have restored their state and work: their nodes have the copies now."""
+        names = dict.fromkeys(start.node for start in model.members.values())
+        self._holders[world] = {name: self._nodes[name].starts for name in names}
+
+    def restore_ns(self, world: str, load: WorkloadSpec) -> int:
+        """Return how long a member of a new generation needs to read its checkpoint, in ns."""
+        if load.peer_restore_ns is None:
+            return load.restore_ns
+        lost = sum(self._is_lost(name, starts) for name, starts in self._holders.get(world, {}).items())
+        return load.restore_ns_after(lost)
+
+    def _is_lost(self, name: NodeName, starts: int) -> bool:
+        """Return whether the memory of a node is gone, or cannot be reached, since it had so many earlier agents."""
+        node = self._nodes.get(name)
+        return node is None or not node.is_alive or node.starts != starts or node.net.is_cut("up")

@@ -22,10 +22,7 @@ FETCH_NS = 10 * MS  # from a publication to the acknowledgement: longer than any
 
 
 class Versions:
-    """The latest version of each role that publishes, and the replicas that fetch it.
-
-    `is_used` is whether any role of the job needs versions. Otherwise no method does anything.
-    """
+    """The latest version of each role that publishes, and the replicas that fetch it. `is_used`: any role needs one."""
 
     def __init__(self, ctx: Context, nodes: dict[NodeName, SimNode], worlds: Worlds, code: UserCode) -> None:
         self._ctx, self._nodes, self._worlds, self._code = ctx, nodes, worlds, code
@@ -53,10 +50,7 @@ class Versions:
             del self._up[replica]
 
     def saved(self, model: WorldModel, step: int) -> None:
-        """Publish `step` for each role of a world that publishes and has no user code: it begins there, or has saved.
-
-        The first replica of the role publishes.
-        """
+        """Publish `step` for each role of a world that publishes and has no user code: it begins or has saved there."""
         for role in model.roles if self.is_used else ():
             members = [start for start in model.members.values() if start.replica.role == role]
             if members and self._publishes(role):

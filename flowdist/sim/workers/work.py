@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Literal
 
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.effects import StartReplica
@@ -22,13 +23,12 @@ from flowdist.sim.user_code.workload import WorldModel, world_model
 from flowdist.sim.workers.collectives import Collectives
 from flowdist.sim.workers.drain import Disks, Drain
 from flowdist.sim.workers.fast_forward import FastForward
-from flowdist.sim.workers.partitions import Partitions
-from flowdist.sim.workers.peer_memory import PeerMemory
-from flowdist.sim.workers.phases import JobPhase, phase_of
-from flowdist.sim.workers.services import Services, StalledServices
-from flowdist.sim.workers.start_ups import StartUps
+from flowdist.sim.workers.services import Services
+from flowdist.sim.workers.start_ups import PeerMemory, StartUps
 from flowdist.sim.workers.versions import Versions
-from flowdist.sim.workers.worlds import Worlds
+from flowdist.sim.workers.worlds import Partitions, Worlds
+
+JobPhase = Literal["ending", "in recovery", "restoring", "saving", "steady", "starting"]
 
 
 class Work:
@@ -57,7 +57,6 @@ class Work:
         self.models = self.worlds.models
         self.partitions = Partitions(ctx, self.worlds)
         self.services = Services(ctx, self.worlds, self.partitions, code, accounts)
-        self.stalled_services = StalledServices(ctx, self.worlds)
         self.collectives = Collectives(ctx, nodes, self.worlds, self.partitions)
         self.versions = Versions(ctx, nodes, self.worlds, code)
         self.disks = Disks(ctx, code.disk)
@@ -70,37 +69,41 @@ class Work:
         )
         self._drain = Drain(ctx, self.worlds, code, self.disks, self.fast_forward)
         self._start_ups, self._peers = StartUps(ctx), PeerMemory(nodes)
-        self._step_waits: list[tuple[str, int]] = []  # steps of roles that a fault waits for
+        self.step_waits: list[
+            tuple[str, int]
+        ] = []  # steps of roles that a fault waits for, and that are reported at once
         self.worlds.on_resume = self._plan
         self.worlds.on_change = self.collectives.update
 
-    def wait_for_step(self, role: str, step: int) -> None:
-        """Make the worlds of a role report `step` at the moment at which they reach it, since a fault waits for it.
-
-        Called before the simulation runs.
-        """
-        self._step_waits.append((role, step))
-
     def phase(self) -> JobPhase:
-        """Return the phase of the job by which hits of faults are counted."""
-        return phase_of(self._ctx, self.models.values(), is_saving=self.is_saving)
+        """Return the phase of the job by which hits of faults are counted: the first of these that applies.
+
+        "ending", "in recovery" (an incident is open, or no controller runs), "restoring", "saving", "steady" (a world
+        steps), "starting".
+        """
+        now, models = self._queue.now, self.models.values()
+        if self._ctx.job.ending is not None:
+            return "ending"
+        if self._ctx.job.open or self._ctx.is_down:
+            return "in recovery"
+        if any(model.is_restoring(now) for model in models):
+            return "restoring"
+        if self.is_saving:
+            return "saving"
+        is_steady = any(model.begun_ns is not None and not model.is_warming(now) for model in models)
+        return "steady" if is_steady else "starting"
 
     @property
     def is_saving(self) -> bool:
         """Return whether some world or service writes a checkpoint now."""
         now = self._queue.now
-        return self.code.is_saving or any(model.is_saving(now) for model in self.models.values())
+        return self.code.saves.is_busy or any(model.is_saving(now) for model in self.models.values())
 
     def workers_run(self, node: SimNode, start: StartReplica, kept: tuple[int, ...] = ()) -> None:
-        """Begin the start-up of an attempt whose processes run, and plan the end of the start-up.
+        """Begin the start-up of an attempt whose processes run; those of the local ranks in `kept` were suspended.
 
         See `StartUps`. Without any suspended worker the restore of a checkpoint comes on top. A task becomes a member
         of its world; nothing happens if the world is in a later generation already.
-
-        Args:
-            node: The node of the attempt.
-            start: The order that started it.
-            kept: The local ranks whose workers were suspended, and rejoin.
         """
         role = self._graph.role(start.replica.role)
         load = role.workload
@@ -132,14 +135,13 @@ class Work:
         if not node.is_alive or not node.workers.get(key):
             return
         role = self._graph.role(start.replica.role)
-        if role.kind == "service" and (key in self.stalled_services.hung or not self.code.serve(start)):
+        if role.kind == "service" and (key in self.services.hung or not self.code.serve(start)):
             return
         if role.ready is not None and role.ready.how == "call":
             node.tell_of_workers(io.WorkerReady, *key)
         elif role.ready is not None:
             node.tell(io.ProbePassed(*key))
         if role.kind == "service":
-            self.stalled_services.end(start.replica)
             self.services.begin(start.replica, start.attempt)
         elif role.workload.rejoin_ns is not None:
             node.tell_of_workers(io.WorkerElastic, *key)
@@ -151,18 +153,16 @@ class Work:
             self.code.begin(start.world, model)
             if model.begun_ns is not None:
                 self.worlds.begin_work(model)
+                self.services.await_by(start.world)
                 self.versions.saved(model, model.first_step)
             self.partitions.update(start.world)
             self._plan(start.world, model)
             for one in list(model.members.values()):
-                if (one.replica, one.attempt) in self.stalled_services.hung:  # it began to hang during its start-up
+                if (one.replica, one.attempt) in self.services.hung:  # it began to hang during its start-up
                     self.hang(self._nodes[one.node], one.replica, one.attempt)
 
     def ended(self, replica: ReplicaId, attempt: int) -> None:
-        """Halt the world of an attempt whose workers have all ended, or are suspended now.
-
-        If the attempt is of a service, the worlds that need it wait.
-        """
+        """Halt the world of an attempt whose workers have all ended or are suspended; users of a service wait."""
         self.code.catch_up_all()
         self.code.ended(replica, attempt)
         self.versions.ended(replica, attempt)
@@ -171,16 +171,10 @@ class Work:
         start = model.members.get(replica) if model is not None else None
         if model is not None and start is not None and start.attempt == attempt:
             self.worlds.halt(model)
-        if self.stalled_services.has_begun(replica, attempt):
-            self.stalled_services.end(replica)
         self.services.end(replica, attempt)
 
     def worker_lost(self, replica: ReplicaId, attempt: int) -> None:
-        """Let the peers of an attempt fail or hang because its workers end, as their role's `collective` says.
-
-        Called just before the workers are removed. Nothing happens to peers that are inside no collective: see
-        `Collectives.lose`.
-        """
+        """Let the peers of an attempt react to the end of its workers, which is near: see `Collectives.lose`."""
         self.collectives.lose(replica, attempt)
 
     def is_deaf(self, replica: ReplicaId, attempt: int) -> bool:
@@ -188,19 +182,13 @@ class Work:
         return self.collectives.is_deaf(replica, attempt)
 
     def leave_behind(self, start: StartReplica) -> None:
-        """Halt the generation before that of `start` if it still works, because its members are on a paused node.
-
-        Called just before the order `start` is sent.
-        """
+        """Halt the generation before that of `start`, which is ordered now, if it still works, on a paused node."""
         model = self.models.get(start.world)
         if model is not None and model.begun_ns is not None and model.generation != start.generation:
             self.worlds.halt(model)
 
     def worker_failed(self, replica: ReplicaId, attempt: int) -> None:
-        """Halt the world of an attempt, of which a worker has exited with an error or by a signal.
-
-        The other workers wait for it. Nothing is halted if the attempt is no member of the present generation.
-        """
+        """Halt the world of an attempt, of which a worker has exited with an error or by a signal."""
         self.code.catch_up_all()
         self.code.ended(replica, attempt)
         model = self.worlds.model_of(replica, attempt)
@@ -208,10 +196,7 @@ class Work:
             self.worlds.halt(model)
 
     def slow_down(self, replica: ReplicaId, attempt: int, factor: Fraction) -> None:
-        """Let an attempt, and with it its world, take `factor` times as long for a step; 1 ends that.
-
-        Nothing happens if the attempt is no member of the present generation of a world.
-        """
+        """Let an attempt, and with it its world, take `factor` times as long for a step; 1 ends that."""
         model = self.worlds.model_of(replica, attempt)
         if model is not None:
             model.slow_down(replica, factor, self._queue.now)
@@ -226,32 +211,32 @@ class Work:
     def show_signs(self, node: SimNode, replica: ReplicaId, attempt: int) -> None:
         """Tell the agent, which has asked for signs of life, when the workers of an attempt wrote output last.
 
-        Before that, each worker that steps and does not hang reports its present step. A task that starts up prints
-        all the while, unless it hangs; that of a task at work is not simulated.
+        Before that, each worker that steps and does not hang reports its present step. A task that starts up prints all
+        the while, unless it hangs; that of a task at work is not simulated.
         """
         model = self.worlds.model_of(replica, attempt)
         key = (replica, attempt)
         now = self._queue.now
         if model is not None and model.begun_ns is not None and not model.is_warming(now) and key not in node.hung:
             node.tell_of_workers(io.WorkerProgressed, *key, model.step_at(now))
-        output_ns = self.stalled_services.output_ns(*key)
+        output_ns = self.services.output_ns(*key)
         if self._graph.role(replica.role).kind == "task" and key not in node.hung:
             output_ns = now if model is None or model.begun_ns is None or model.is_warming(now) else None
         state: ProcessState = "stopped" if key in node.hung else ""  # as the fault does it to a real process
         node.tell(io.SignsSeen(*key, output_ns, state))
 
     def freeze(self, replica: ReplicaId, attempt: int) -> None:
-        """Let an attempt do nothing until `thaw`: what its user code is writing stops there.
+        """Let an attempt do nothing until `thaw`: it stops to write, and worlds that depend on its service wait.
 
-        If it serves, the worlds that depend on it wait. That the world of a task waits is for the caller to arrange.
+        That the world of a task waits is for the caller to arrange.
         """
-        self.code.freeze(replica, attempt)
-        self.stalled_services.begin(replica, attempt)
+        self.code.saves.freeze(replica, attempt)
+        self.services.freeze(replica, attempt)
 
     def thaw(self, replica: ReplicaId, attempt: int) -> None:
         """End `freeze`: the user code of an attempt writes on, and worlds that wait for its service resume."""
-        self.code.thaw(replica, attempt)
-        self.stalled_services.end(replica)
+        self.code.saves.thaw(replica, attempt)
+        self.services.thaw(replica)
 
     def hang(self, node: SimNode, replica: ReplicaId, attempt: int) -> None:
         """Let an attempt hang for ever: its own world halts, or the worlds that depend on its service wait.
@@ -259,7 +244,7 @@ class Work:
         The agents of the other members of its world are told one step more than its own agent, since those workers do
         one more step before they wait for it.
         """
-        node.hung[replica, attempt] = self.stalled_services.hung[replica, attempt] = None
+        node.hung[replica, attempt] = self.services.hung[replica, attempt] = None
         self.freeze(replica, attempt)
         model = self.worlds.model_of(replica, attempt)
         if model is None or model.begun_ns is None:
@@ -273,11 +258,16 @@ class Work:
     def stop_at(self, node: SimNode, replica: ReplicaId, attempt: int, step: int | None) -> None:
         """Order the workers of an attempt to save at a step and leave it, as if `should_stop()` turned true there.
 
-        Nothing happens without a step, or if the attempt is no member of the present generation of a world.
+        None is the controller's word that there is no agreed step: the workers go on until they are stopped.
         """
         model = self.worlds.model_of(replica, attempt)
         if step is not None and model is not None:
             self._drain.stop_at(node, replica, attempt, step, model)
+
+    def was_stopping(self, replica: ReplicaId, attempt: int) -> bool:
+        """Return whether the workers of an attempt have reached the agreed step, where `should_stop()` returns True."""
+        model = self.worlds.model_of(replica, attempt)
+        return model is not None and self._drain.has_stopped(self._ctx.job.replicas[replica].world, model)
 
     def _plan(self, world: str, model: WorldModel) -> None:
         """Plan what happens next to a world if nothing changes before; called again whenever its timing has changed.
@@ -300,17 +290,14 @@ class Work:
         if begins is not None:
             self._queue.at(begins, self._save, world, model, model.version)
         self.code.plan(world, model)
-        for role, step in self._step_waits:
+        for role, step in self.step_waits:
             if role in (start.replica.role for start in model.members.values()):
                 step_at = model.time_of_step(step) if model.step_at(self._queue.now) < step else None
                 if step_at is not None and step_at < at:
                     self._queue.at(step_at, self._step_done, model, model.version)
 
     def _plan_first_step(self, world: str, model: WorldModel) -> None:
-        """Plan the end of the first step of a generation, unless it is over: flowdist counts that step at once.
-
-        In the first generation no incident waits for it, and the workers report only at their checkpoints.
-        """
+        """Plan the end of the first step of a generation after an incident: flowdist counts that step at once."""
         first = model.first_step + 1
         if model.generation > 1 and model.step_at(self._queue.now) < first <= model.pace.workload.steps:
             at = model.time_of_step(first)
@@ -318,11 +305,8 @@ class Work:
                 self._queue.at(at, self._first_step_done, world, model, model.version)
 
     def _first_step_done(self, world: str, model: WorldModel, version: int) -> None:
-        """Tell agents that their workers have taken one step, unless the plan is outdated or user code raised in it.
-
-        One member stands for all, unless the role detects hangs.
-        """
-        if model.version == version and model.begun_ns is not None and self.code.has_played_to_now(world):
+        """Tell agents that their workers have taken one step: one for all, unless the role detects hangs."""
+        if model.version == version and model.begun_ns is not None and self.code.catch_up(world):
             for start in self.fast_forward.members_that_count(model):
                 self._nodes[start.node].tell_of_workers(io.WorkerStepped, start.replica, start.attempt, 1)
 
@@ -335,7 +319,7 @@ class Work:
             self.fast_forward.report(model)
 
     def _save(self, world: str, model: WorldModel, version: int) -> None:
-        """Begin a checkpoint of user code, or on a slow disk. Nothing happens if the plan is outdated (`version`)."""
+        """Begin a checkpoint of user code, or on a slow disk."""
         if model.version != version or model.begun_ns is None:
             return
         slow = self.disks.slowness(world)
@@ -346,19 +330,14 @@ class Work:
 
     @property
     def is_awaited(self) -> bool:
-        """Return whether something in the workers keeps fast-forward from skipping checkpoints.
-
-        That is: a fault waits for a step, a disk is full or slow, user code is played, or checkpoints are published as
-        versions.
-        """
-        return bool(self._step_waits) or self.disks.has_fault or self.code.plays_any or self.versions.is_used
+        """Return whether something in the workers keeps fast-forward from skipping checkpoints."""
+        return bool(self.step_waits) or self.disks.has_fault or self.code.plays_any or self.versions.is_used
 
     def checkpoint(self, world: str, model: WorldModel, version: int) -> None:
         """Complete the checkpoint of a world that is due: report the step, and offer the checkpoint to the controller.
 
         If fast-forward may skip checkpoints, this one and more are skipped instead, and a later one is planned. With a
-        full disk nothing is offered, and the trace gets a line. User code makes its offers itself. Nothing happens if
-        the plan is outdated (`version`).
+        full disk nothing is offered, and the trace gets a line. User code makes its offers itself.
         """
         if model.version != version or model.begun_ns is None:
             return
@@ -408,20 +387,14 @@ class Work:
         return [self.models[name] for name in names if name in self.models]
 
     def checkpoint_answered(self, answer: io.AnswerWorker) -> None:
-        """Handle the controller's answer to a checkpoint that a worker has offered.
-
-        If it was accepted the next generation of the world resumes from it. User code gets the answer too.
-        """
+        """Handle the controller's answer to an offered checkpoint; the next generation resumes from an accepted one."""
         model = self.models.get(self._ctx.job.replicas[answer.replica].world)
         if answer.accepted and model is not None and model.save(answer.step):
             self.worlds.book_saved(model)
-        self.code.answered(answer)
+        self.code.saves.answered(answer)
 
     def _work_done(self, world: str, model: WorldModel, version: int) -> None:
-        """Report and save the last step of a world that has done all its steps, and end its workers with exit code 0.
-
-        Nothing happens if the plan is outdated (`version`), the world does not step, or user code fails at its end.
-        """
+        """Report and save the last step of a world that has done all its steps, and end its workers with code 0."""
         if model.version != version or model.begun_ns is None or not self.code.finish(world):
             return
         self.fast_forward.report(model)
@@ -430,11 +403,3 @@ class Work:
             node = self._nodes[start.node]
             for local_rank in range(node.procs_of(start.replica)):
                 node.exit_worker(start.replica, start.attempt, local_rank)
-
-    def take_apart(self) -> None:
-        """Cut the references between the parts, so that their memory is freed without a search for garbage.
-
-        The object cannot be used afterwards.
-        """
-        vars(self.worlds).clear()
-        vars(self).clear()

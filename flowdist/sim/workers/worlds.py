@@ -14,8 +14,7 @@ from flowdist.control.protocol.ids import ReplicaId
 from flowdist.record.accounts import Accounts, Bucket
 from flowdist.sim.engine.context import Context
 from flowdist.sim.user_code.models import UserCode
-from flowdist.sim.user_code.steps import Done
-from flowdist.sim.user_code.workload import WorldModel
+from flowdist.sim.user_code.workload import Done, WorldModel
 
 
 def _ignore(*_: object) -> None:
@@ -38,21 +37,13 @@ class Worlds:
         self.on_change: Callable[[str], None] = _ignore
 
     def model_of(self, replica: ReplicaId, attempt: int) -> WorldModel | None:
-        """Return the model of the world whose present generation has this attempt as a member.
-
-        None for a service, and for an attempt that was replaced or has not been started.
-        """
+        """Return the model of the world whose present generation has this attempt as a member; None: there is none."""
         model = self.models.get(self._ctx.job.replicas[replica].world)
         start = model.members.get(replica) if model is not None else None
         return model if start is not None and start.attempt == attempt else None
 
     def users(self, service: str, on_restart: str | None = None) -> list[str]:
-        """Return the names of the worlds of all roles that have a gate on a service.
-
-        Args:
-            service: The role.
-            on_restart: Return only worlds whose gate says this ("reconnect", "restart"); None: all of them.
-        """
+        """Return the worlds of all roles that have a gate on a service, or one that says `on_restart`."""
         edges = self._ctx.graph.dependents(service)
         roles = [spec.name for spec, gate in edges if on_restart in (None, gate.on_restart)]
         return list(dict.fromkeys(world for role in roles for world in self._ctx.job.roles[role].worlds))
@@ -69,11 +60,7 @@ class Worlds:
             self.on_change(world)
 
     def resume(self, world: str, why: str) -> None:
-        """Remove a reason to wait, if the world has it.
-
-        If it was the last one, a world that has begun to work steps again, and `on_resume` is called. `on_change` is
-        called in any case.
-        """
+        """Remove a reason to wait, if the world has it. If it was the last one, a world at work steps again."""
         model = self.models.get(world)
         if model is not None and model.resume(why, self._queue.now) and model.begun_ns is not None:
             self.on_resume(world, model)
@@ -107,11 +94,7 @@ class Worlds:
         self._count_up_to(model, model.durable)
 
     def _end_work(self, model: WorldModel, *, is_over: bool) -> None:
-        """Book the time of a generation that ends, split by bucket, before its model forgets it.
-
-        Nothing is booked if the generation has not begun to work. `is_over`: the job or the simulation ends, so steps
-        that are not saved are not lost to a restart.
-        """
+        """Book the time of a generation that ends (with the job if `is_over`), before its model forgets it."""
         if model.begun_ns is None:
             return
         now, members = self._queue.now, [each for each in model.members if self._accounts.bucket_of(each) == "work"]
@@ -125,32 +108,97 @@ class Worlds:
         unkept: Bucket = "unsaved at the end" if is_over else "lost work"
         parts: dict[Bucket, int] = {"productive": kept + ending, unkept: worked - kept, "start-up": warmed}
         self._accounts.end_work(self._ctx.job, members, parts | {"checkpoint": checkpoint, "stalled": stalled}, now)
-        self._count_up_to(model, min(model.durable, model.first_step))
+        self._count_up_to(model, min(model.durable, model.first_step), unkept)
         by = dict(Counter(member.role for member in members))
         done = Done(model.first_step, model.step_at(now), by, model.steps.ns)
         before = model.done.pop() if model.done and model.done[-1][1:] == (done.first, by, done.step_ns) else done
         model.done.append(done._replace(first=before.first))  # a gang that fails again at one step has one entry
         model.counted = max(model.counted, min(model.durable, model.step_at(now)))
 
-    def _count_up_to(self, model: WorldModel, step: int) -> None:
-        """Move the time of steps of earlier generations between buckets.
-
-        Afterwards steps up to `step` are booked as productive, and steps after it as lost work.
-        """
+    def _count_up_to(self, model: WorldModel, step: int, unkept: Bucket = "lost work") -> None:
+        """Book the steps of earlier generations up to `step` as productive, and later ones in the bucket `unkept`."""
         low, high = sorted((step, model.counted))
+        source: Bucket = "lost work" if step > model.counted else "productive"
+        target: Bucket = "productive" if step > model.counted else unkept
         for one in model.done:
             ns = max(0, min(high, one.last) - max(low, one.first)) * one.step_ns
             for role, members in one.by.items():
-                sign = 1 if step > model.counted else -1
-                self._accounts.transfer(role, "lost work", "productive", ns * members * sign)
+                self._accounts.transfer(role, source, target, ns * members)
         model.counted = step
 
     def close(self) -> None:
-        """End the work of all worlds in the accounts, and book the time of all replicas up to now.
-
-        Called at the end of the simulation.
-        """
+        """End the work of all worlds in the accounts, and book the time of all replicas, at the end."""
         for model in self.models.values():
             self._end_work(model, is_over=True)
             model.note_unsaved(self._queue.now)
         self._accounts.close(self._queue.now)
+
+
+class Partitions:
+    """The network partitions between nodes that are in force, each named by the fault that made it (`why`).
+
+    Worlds with members on both sides wait, and so do worlds cut off from a service. The agents still reach the
+    controller: a partition from it is a fault of the link of a node.
+    """
+
+    def __init__(self, ctx: Context, worlds: Worlds) -> None:
+        self._ctx, self._worlds = ctx, worlds
+        self._parted: dict[str, tuple[str, list[str]]] = {}  # by partition: a node, and those that it cannot reach
+
+    def part(self, why: str, node: str, others: list[str]) -> None:
+        """Begin the partition `why` between workers on a node and on the others: worlds that it cuts off wait."""
+        self._parted[why] = (node, others)
+        for world in list(self._worlds.models):
+            self.update(world)
+
+    def join(self, why: str) -> None:
+        """End the partition `why`: no world waits for it any more."""
+        del self._parted[why]
+        for world in list(self._worlds.models):
+            self._worlds.resume(world, why)
+            self._worlds.resume(world, _away(why))
+
+    def splits(self, model: WorldModel) -> bool:
+        """Return whether a partition keeps members of the world from reaching each other."""
+        return any(why in self._parted for why in model.stalls)
+
+    def waits_for_service(self, model: WorldModel) -> bool:
+        """Return whether the world waits for a service that is away, does nothing, or is behind a partition."""
+        return any(why not in self._parted for why in model.stalls)
+
+    def update(self, world: str) -> None:
+        """Make a world wait for each partition that splits it or cuts it off from a service, and for no other one.
+
+        Called when the members of the world, the replicas of its services, or the partitions have changed.
+        """
+        if not self._parted or world not in self._worlds.models:
+            return
+        members = {start.node for start in self._worlds.models[world].members.values()}
+        served = self._nodes_of_services(world)
+        for why, (node, others) in self._parted.items():
+            is_split = node in members and not members.isdisjoint(others)
+            is_away = (node in members and not served.isdisjoint(others)) or (
+                node in served and not members.isdisjoint(others)
+            )
+            for waits, reason in ((is_split, why), (is_away, _away(why))):
+                if waits:
+                    self._worlds.stall(world, reason)
+                else:
+                    self._worlds.resume(world, reason)
+
+    def update_users(self, service: str) -> None:
+        """Call `update` for each world that depends on a service, of which a replica has come or gone."""
+        for world in self._worlds.users(service) if self._parted else ():
+            self.update(world)
+
+    def _nodes_of_services(self, world: str) -> set[str]:
+        job, nodes = self._ctx.job, set()
+        for role in job.worlds[world].roles:
+            for gate in self._ctx.graph.role(role).gates:
+                nodes |= {job.replicas[replica].node or "" for replica in self._worlds.serving.get(gate.role, ())}
+        return nodes
+
+
+def _away(why: str) -> str:
+    """Return the reason to wait of a world that the partition `why` cuts off from a service."""
+    return f"{why}, from a service"

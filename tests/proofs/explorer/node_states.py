@@ -315,7 +315,9 @@ class NodeStates:
 
     def _ends(self, node: NodeState, process: Process, code: int = 0, signal: str | None = None) -> Reaction:
         """Return the agent's reaction to the end of a process."""
-        return self._agents.end(node.agent_state, process, io.WorkerExited(*process, 0, code, signal))
+        life = self._agents.known.items[node.agent_state].lives.get(process)
+        exited = io.WorkerExited(*process, 0, code, signal, was_stopping=life in ("saving", "left"))
+        return self._agents.end(node.agent_state, process, exited)
 
     def _of_node(self, node: NodeState, agent_state: AgentState) -> list[Step]:
         """Return the steps of the node itself: a deadline of its agent, faults, its death, and its return."""

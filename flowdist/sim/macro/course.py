@@ -48,12 +48,9 @@ class Change(NamedTuple):
 
 
 class Course:
-    """Course of one generation.
+    """Course of a generation whose last member had started up at `begun` (ns), at the pace of the slowest member.
 
-    Args:
-        begun: When the last member had started up, in ns.
-        warmup_ns: Nominal time from then to the first step.
-        pace: How many times longer than nominal the slowest member takes.
+    `warmup_ns` is the nominal time from then to the first step.
     """
 
     def __init__(self, begun: int, warmup_ns: int, pace: Fraction) -> None:
