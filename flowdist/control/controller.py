@@ -35,8 +35,7 @@ from flowdist.control.membership.formation import (
     touch_dependents,
     why_not_admitted,
 )
-from flowdist.control.membership.gpus import clear_gpu
-from flowdist.control.membership.nodes import give_up_node, greet
+from flowdist.control.membership.nodes import clear_gpu, give_up_node, greet
 from flowdist.control.membership.operator import apply_operation
 from flowdist.control.membership.versions import judge_readiness, why_not_fresh
 from flowdist.control.placement.placement import explain

@@ -10,13 +10,11 @@ from __future__ import annotations
 from flowdist.control.incidents.ending import forget_store
 from flowdist.control.incidents.hangs import note_revived, note_stalled
 from flowdist.control.incidents.suspects import note_heard, note_suspected
-from flowdist.control.job.facts import Change, Ended
+from flowdist.control.job.facts import Change, Ended, OldRestore
 from flowdist.control.job.state import JobState, Replica
 from flowdist.control.membership.attempts import note_exited, note_started, note_stopped
 from flowdist.control.membership.drain import note_left, note_step
-from flowdist.control.membership.gpus import lose_gpu
-from flowdist.control.membership.nodes import join, lose_node, note_still, warmed_up
-from flowdist.control.membership.restores import note_restore
+from flowdist.control.membership.nodes import join, lose_gpu, lose_node, note_still, warmed_up
 from flowdist.control.membership.versions import note_acknowledged, note_checked, note_published
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.ids import ReplicaId
@@ -181,3 +179,28 @@ def _store_lost(job: JobState, event: ev.StoreLost) -> None:
     if world.phase in ("opening", "running"):
         forget_store(job, world)
         job.facts.append(Change("store_lost", world.name, cause, (world.name,), "not counted"))
+
+
+def note_restore(job: JobState, replica: Replica, step: int) -> None:
+    """Record that the first step of an attempt is older than the latest checkpoint that an earlier generation has made.
+
+    Nothing is decided by it. Who picks a checkpoint by himself, such as the newest name as text, does the same steps
+    again after every restart, and nothing else in the job looks wrong.
+
+    The user gets a notice, once for a generation of a world. A role whose mate in a joint world makes the checkpoints
+    may count its steps in another way, and a checkpoint without a step says nothing.
+
+    Args:
+        job: The state.
+        replica: The replica.
+        step: The first step above 0 that its present attempt has reported as done.
+    """
+    world = job.worlds[replica.world]
+    latest = world.checkpoint
+    if latest is None or latest.generation >= world.generation or latest.replica.role != replica.id.role:
+        return
+    if step >= latest.step or (world.name, world.generation) in ((old.world, old.generation) for old in job.restores):
+        return
+    found = OldRestore(job.now, world.name, world.generation, replica.id, step, latest.step)
+    job.restores.append(found)
+    job.note("old_restore", replica.id, found.text, "warning")

@@ -4,7 +4,7 @@
 
     node-kill=6.5e-3/node-day/15m   zone-lost=1e-4/zone-day/1h   ecc:node-kill=2e-3/node-day/exp(4h)/lemon=0.1,50
 
-The times between two faults of one entity are exponentially distributed, or age (see `ageing`). Each entity draws from
+The times between two faults of one entity are exponentially distributed, or age (see `repairs`). Each entity draws from
 a stream of its own, whose key is the seed, the entity's name and the rate's name. So one more rate, fault or node
 leaves all other draws as they are, and another number in the rate only stretches them. Times are whole milliseconds, so
 that each fault can be written in the fault grammar and played again.
@@ -24,7 +24,6 @@ from heapq import heapify, heapreplace
 from types import MappingProxyType
 
 from flowdist.errors import did_you_mean
-from flowdist.faults.ageing import gap_ns, parse_shape
 from flowdist.faults.grammar import (
     EXAMPLES,
     KINDS,
@@ -37,7 +36,7 @@ from flowdist.faults.grammar import (
     parse_fault,
     refuse,
 )
-from flowdist.faults.repairs import parse_lemon, parse_repair, repair_ns, sooner
+from flowdist.faults.repairs import gap_ns, parse_lemon, parse_repair, parse_shape, repair_ns, sooner
 from flowdist.faults.streams import number, stream
 from flowdist.graph import HOUR, MINUTE, MS, SECOND, RoleGraph, format_duration
 from flowdist.graph.units import DAY

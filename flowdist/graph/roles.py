@@ -7,10 +7,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from flowdist.graph.mesh import Parallel, replica_step
 from flowdist.graph.nodes import NodeSpec, Pairs
 from flowdist.graph.policies import RestartPolicy
-from flowdist.graph.step_times import step_time_at
+from flowdist.graph.sizes import Parallel, replica_step, step_time_at
 from flowdist.graph.units import (
     MINUTE,
     MS,

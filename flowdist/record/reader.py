@@ -27,7 +27,7 @@ import msgspec
 
 from flowdist.errors import FlowdistError
 from flowdist.graph import format_duration
-from flowdist.graph.sound import why_unsound
+from flowdist.graph.codec import why_unsound
 from flowdist.record.journal import (
     AccountLine,
     FaultLine,

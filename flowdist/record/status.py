@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from flowdist.control.fleet.state import FleetState, Member
+from flowdist.control.fleet.values import FleetState, Member
 from flowdist.control.job.facts import Incident, IncidentPhase
 from flowdist.control.job.parts import Node, Replica, Role, World
 from flowdist.control.job.phases import PHASES, ReplicaPhase, RoleOutcome, Stall, WorldPhase

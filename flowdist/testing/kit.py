@@ -30,8 +30,7 @@ from flowdist.sim.checks.properties import Always, Check, Eventually, Properties
 from flowdist.sim.experiment.experiment import Experiment
 from flowdist.sim.experiment.play import play
 from flowdist.sim.faults.injector import check_faults
-from flowdist.sim.faults.unfired import unfired_texts
-from flowdist.sim.result import SimResult
+from flowdist.sim.result import SimResult, unfired_texts
 from flowdist.sim.simulation import with_nodes
 from flowdist.sim.workers.collectives import with_collective
 from flowdist.testing.campaign import Report, campaign, replay_command

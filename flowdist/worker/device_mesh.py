@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from flowdist.graph.mesh import mesh_of
+from flowdist.graph.sizes import mesh_of
 from flowdist.worker.process_groups import end_at_exit, meshes
 
 

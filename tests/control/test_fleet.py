@@ -18,8 +18,22 @@ from flowdist.control.fleet.fleet import (
     WAITS_NS,
     Fleet,
 )  # fmt: skip
-from flowdist.control.fleet.state import FleetState, JobSeen, job_seen
-from flowdist.control.fleet.values import Cancel, Cause, Drain, GiveUp, NodeSeen, Order, Pool, Seen, Size, Submit, Tell
+from flowdist.control.fleet.values import (
+    Cancel,
+    Cause,
+    Drain,
+    FleetState,
+    GiveUp,
+    JobSeen,
+    NodeSeen,
+    Order,
+    Pool,
+    Seen,
+    Size,
+    Submit,
+    Tell,
+    job_seen,
+)
 from flowdist.control.protocol.events import CancelRequested, NodeJoined, ScaleRequested
 from flowdist.graph import NODE_MEMBER, SECOND, NodeSpec
 from tests.control.harness import graph, role

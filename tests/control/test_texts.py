@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from flowdist.control.connection.sessions import Sessions
-from flowdist.control.connection.texts import GPU_TEXT_MAX, TEXT_MAX, cut, with_short_text
+from flowdist.control.connection.sessions import GPU_TEXT_MAX, TEXT_MAX, Sessions, cut, with_short_text
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.control.protocol.messages import Join, Report

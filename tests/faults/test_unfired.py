@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flowdist.faults.grammar import parse_fault
-from flowdist.faults.unfired import why_it_never_fired
+from flowdist.faults.milestones import why_it_never_fired
 from flowdist.graph import SECOND
 from tests.control.harness import Talk, graph, role
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowdist.graph.mesh import mesh_of, replica_step, spelled
+from flowdist.graph.sizes import mesh_of, replica_step, spelled
 
 SIZES = st.lists(st.integers(1, 6), min_size=1, max_size=4)
 

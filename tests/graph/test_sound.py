@@ -26,8 +26,8 @@ from flowdist.graph import (
     decode_graph,
     encode_graph,
 )
+from flowdist.graph.codec import why_unsound
 from flowdist.graph.role_graph import JointWorld
-from flowdist.graph.sound import why_unsound
 
 PS = RoleSpec("ps", ("ps",), kind="service", gang=False, ports=("rpc",), ready=Readiness("tcp", "rpc"))
 TRAINER = RoleSpec("trainer", ("train",), max_replicas=4, gates=(Gate("ps", "ready"),), restart=RestartPolicy())

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowdist.graph import RoleSpec, WorkloadSpec
-from flowdist.graph.step_times import scaled, step_time_at
+from flowdist.graph.sizes import scaled, step_time_at
 
 TABLE = ((1, 2000), (4, 600), (8, 500))
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from flowdist.control.controller import Controller
-from flowdist.control.fleet.state import FleetState, Member
+from flowdist.control.fleet.values import FleetState, Member
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import OpenStore, StartReplica, StopReplica
 from flowdist.graph import SECOND, Gate, NodeSpec, RoleGraph, VersionEdge

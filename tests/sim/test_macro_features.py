@@ -16,8 +16,7 @@ from flowdist.control.protocol.ids import ReplicaId
 from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import Plan
 from flowdist.graph import HOUR, MINUTE, MS, SECOND, RestartPolicy, RoleGraph, Rule
-from flowdist.sim.macro.books import Books
-from flowdist.sim.macro.course import Course
+from flowdist.sim.macro.books import Books, Course
 from flowdist.sim.macro.macro import Macro
 from flowdist.sim.macro.scope import scope_of
 from flowdist.sim.macro.start_ups import PACES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flowdist.dsl import Node, Restart, Topology, Workload
-from flowdist.sim.faults.unfired import unfired_texts
+from flowdist.sim.result import unfired_texts
 from flowdist.testing import simulate
 from flowdist.testing.kit import graph_of
 

@@ -202,7 +202,7 @@ def _show(
     name: str, question: Question, job: Experiment, summaries: list[dict[str, Any]], again: SimResult, result: SimResult
 ) -> None:
     """Print the faults of the run, the three columns, the summary of the what-if, and where it departs from `again`."""
-    from flowdist.sim.faults.unfired import unfired_texts  # as above
+    from flowdist.sim.result import unfired_texts  # as above
 
     click.echo(f"{name}, with {', '.join(question.words)}\n")
     click.echo(f"Faults of the run: {', '.join(map(' '.join, job.plan.options)) or 'nothing'}")

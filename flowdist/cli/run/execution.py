@@ -25,8 +25,8 @@ from flowdist.control.job.state import JobState, ReplicaPhase
 from flowdist.control.membership.waiting import held_up_by
 from flowdist.errors import FlowdistError, JobFailed
 from flowdist.faults.grammar import Plan
+from flowdist.faults.milestones import why_it_never_fired
 from flowdist.faults.rates import entities, expected
-from flowdist.faults.unfired import why_it_never_fired
 from flowdist.graph import SECOND, RoleGraph
 from flowdist.record.journal import Record
 from flowdist.report.static.room import stranding

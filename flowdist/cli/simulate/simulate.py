@@ -50,7 +50,7 @@ from flowdist.sim.checks.liveness import end_ns, late
 from flowdist.sim.experiment.experiment import Experiment, of_topology
 from flowdist.sim.experiment.play import play
 from flowdist.sim.faults.injector import check_faults
-from flowdist.sim.faults.unfired import unfired_texts
+from flowdist.sim.result import unfired_texts
 from flowdist.sim.workers.collectives import with_collective
 from flowdist.sim.workers.start_ups import with_startup_spread
 from flowdist.testing.sameness import difference, has_models, unlike_or

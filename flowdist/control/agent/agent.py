@@ -14,14 +14,15 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from flowdist.control.agent import signs, stores, suspended, versions
+from flowdist.control.agent import signs, suspended
 from flowdist.control.agent.attempts import Attempt, exit_event, first_date, name_culprit
 from flowdist.control.agent.lease import Lease
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol import effects as fx
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol import messages as msg
-from flowdist.control.protocol.ids import ReplicaId
+from flowdist.control.protocol.effects import CloseStore, OpenStore
+from flowdist.control.protocol.ids import ReplicaId, WorldName
 from flowdist.graph import NodeSpec, RoleGraph
 
 
@@ -39,8 +40,8 @@ class Agent:
         self.spec, self.graph, self.address, self.incarnation = spec, graph.on(spec), address, incarnation
         self.attempts: dict[ReplicaId, Attempt] = {}
         self.delayed: dict[ReplicaId, fx.StartReplica] = {}  # starts that wait until dismissed workers have ended
-        self.stores: stores.Ports = {}
-        self.dead_stores: stores.Dead = {}
+        self.stores: dict[tuple[WorldName, int], int | None] = {}  # open ones with their ports; None: not bound yet
+        self.dead_stores: dict[tuple[WorldName, int], str] = {}  # not closed; each with the detail of its death
         self.bad_gpus: dict[int, str] = {}  # the reason, by number
         self.taken_at_ns = 0  # when the node will be taken away; 0: nothing is known
         self.stands_still = io.StoodStill()  # the processes on the node that are stopped
@@ -106,7 +107,7 @@ class Agent:
             if attempt.report_at_ns is not None and attempt.report_at_ns <= self._now:
                 signs.report_news(attempt, self._now, self._report)
             if attempt.versions_at_ns is not None and attempt.versions_at_ns <= self._now:
-                versions.report_versions(attempt, self._now, self._report)
+                signs.report_versions(attempt, self._now, self._report)
             if attempt.look_at_ns is not None and attempt.look_at_ns <= self._now:
                 attempt.look_at_ns = None
                 self._out.append(io.LookForSigns(attempt.order.replica, attempt.order.attempt))
@@ -143,9 +144,9 @@ class Agent:
                 self.taken_at_ns = self._now + event.notice_ns
                 self._tell_preempted()
             case io.StoreBound():
-                stores.note_bound(self.stores, event, self._report)
+                self._note_bound(event)
             case io.StoreExited():
-                stores.note_exited(self.stores, self.dead_stores, event, self._report)
+                self._note_store_exited(event)
             case io.LeaveRequested():
                 self.is_leaving = True
                 for attempt in self.attempts.values():
@@ -198,7 +199,7 @@ class Agent:
         for attempt in self.attempts.values():
             if not attempt.is_over:
                 signs.resend(attempt, self._now, self._report)
-                versions.resend_versions(attempt, self._now, self._report)
+                signs.resend_versions(attempt, self._now, self._report)
 
     def _tell_preempted(self) -> None:
         """Tell the controller in what time the node will be taken away, if that was noticed and is not over."""
@@ -215,10 +216,10 @@ class Agent:
         self.delayed.clear()
         for attempt in self.attempts.values():
             self._stop(attempt, 0)
-        self._out += stores.close_all(self.stores)
+        self._close_stores()
 
     def _end(self, reason: str) -> None:
-        self._out += stores.close_all(self.stores)
+        self._close_stores()
         self.is_over = True
         self._out.append(io.EndAgent(reason))
 
@@ -250,9 +251,9 @@ class Agent:
             case fx.StopReplica():
                 self._obey_stop(order)
             case fx.OpenStore():
-                self._out += stores.open_store(self.stores, order, self._report)
+                self._open_store(order)
             case fx.CloseStore():
-                self._out += stores.close_store(self.stores, self.dead_stores, order)
+                self._close_store(order)
             case fx.TellPeers() | fx.AskStep() | fx.StopAtStep():
                 attempt = self._attempt(order.replica, order.attempt)
                 if attempt is not None and not attempt.is_over:
@@ -396,7 +397,7 @@ class Agent:
         if attempt.report_at_ns is not None:
             signs.report_news(attempt, self._now, self._report)
         if attempt.versions_at_ns is not None:
-            versions.report_versions(attempt, self._now, self._report)
+            signs.report_versions(attempt, self._now, self._report)
         attempt.phase = "suspended" if is_suspended else "stopped"
         has_obeyed = attempt.has_obeyed if attempt.failure is None else attempt.failure.was_stopping
         if was_suspended or has_obeyed or (attempt.stop_grace_ns is not None and attempt.failure is None):
@@ -414,7 +415,7 @@ class Agent:
             case io.WorkerProgressed() | io.WorkerStepped() | io.WorkerSpent():
                 signs.progressed(attempt, event, self._now, self.graph.options.heartbeat_ns, self._report)
             case io.WorkerPublished() | io.WorkerAcknowledged():
-                versions.note_version(attempt, event, self._now, self.graph, self._report)
+                signs.note_version(attempt, event, self._now, self.graph, self._report)
             case io.WorkersSpawned():
                 self._spawned(attempt, event)
             case io.SpawnFailed():
@@ -458,3 +459,41 @@ class Agent:
     def _send(self, message: msg.ToController) -> None:
         if self.is_connected:
             self._out.append(io.Send(message))
+
+    # Rendezvous stores.
+
+    def _open_store(self, order: OpenStore) -> None:
+        """Open a store. One that is open reports its port again, or will when it is bound (R20)."""
+        key = (order.world, order.generation)
+        if key not in self.stores:
+            self.stores[key] = None
+            self._out.append(io.BindStore(order.world, order.generation, order.eager))
+        elif (port := self.stores[key]) is not None:
+            self._report(ev.StoreOpened(order.world, order.generation, port))
+
+    def _close_store(self, order: CloseStore) -> None:
+        """Kill a store, if it is open. Its death, if it was reported before, is not reported again after this."""
+        key = (order.world, order.generation)
+        self.dead_stores.pop(key, None)
+        if self.stores.pop(key, -1) != -1:
+            self._out.append(io.KillStore(*key))
+
+    def _close_stores(self) -> None:
+        """Forget and kill every open store."""
+        self._out += [io.KillStore(*key) for key in self.stores]
+        self.stores.clear()
+
+    def _note_bound(self, event: io.StoreBound) -> None:
+        """Record the port of a store that is bound, and report it; ignore a store that was closed meanwhile."""
+        key = (event.world, event.generation)
+        if key in self.stores:
+            self.stores[key] = event.port
+            self._report(ev.StoreOpened(*key, event.port))
+
+    def _note_store_exited(self, event: io.StoreExited) -> None:
+        """Record that a store has died, and report it; ignore a store that was closed before."""
+        key = (event.world, event.generation)
+        if key in self.stores:
+            del self.stores[key]
+            self.dead_stores[key] = event.detail
+            self._report(ev.StoreLost(*key, event.detail))

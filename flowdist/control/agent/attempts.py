@@ -13,7 +13,7 @@ from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import Activity
 from flowdist.graph import FailureKind, RoleSpec
-from flowdist.graph.signals import SIGNAL_NAMES
+from flowdist.graph.policies import SIGNAL_NAMES
 
 Phase = Literal["starting", "running", "ready", "suspended", "stopped", "exited"]
 Missed = Literal["progress", "output", "start"]

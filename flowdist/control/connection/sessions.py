@@ -4,28 +4,37 @@ A driver, real or simulated, passes each message of an agent to `Sessions.hear`.
 returns to that agent, and passes the events to the controller. The sessions decide whether a message is late (R20),
 when a node has to join anew, and how long a controller that has taken over waits for a node that it has not heard
 (R21).
+
+The texts that agents report are cut before they are recorded. A text stays in the state of the job, in each line of the
+journal that repeats it, and in every process that reads the journal. What a worker printed, or what a hostile host
+says, must not decide how much memory that takes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 import msgspec
 
 from flowdist.control.connection.failure_detector import FailureDetector
-from flowdist.control.connection.texts import GPU_TEXT_MAX, cut, with_short_text, with_short_texts
 from flowdist.control.job.state import JobState
 from flowdist.control.protocol.effects import Order
 from flowdist.control.protocol.events import (
     ControllerStarted,
     Event,
+    GpuFailed,
+    InventoryItem,
     NodeGone,
     NodeJoined,
     NodeLeft,
     NodePreempted,
     NodeSilent,
+    NodeStandsStill,
     NodeSuspected,
+    ReplicaExited,
+    ReplicaStartsCold,
+    StoreLost,
 )
 from flowdist.control.protocol.ids import NodeName
 from flowdist.control.protocol.messages import (
@@ -38,6 +47,7 @@ from flowdist.control.protocol.messages import (
     Preempted,
     Rejoin,
     Report,
+    Reported,
     ToAgent,
     ToController,
 )
@@ -184,3 +194,40 @@ class Sessions:
     def deadline_of(self, nodes: Iterable[NodeName]) -> int | None:
         """Return when to call `expire` next if these were all nodes: see `FailureDetector.deadline_of`."""
         return self._detector.deadline_of(nodes)
+
+
+TEXT_MAX = 500  # characters
+GPU_TEXT_MAX = 200  # characters of the reason why a GPU is bad; a node has one for each GPU, and one message holds all
+
+_TEXTS: dict[type, tuple[str, int]] = {
+    GpuFailed: ("reason", GPU_TEXT_MAX),
+    NodeStandsStill: ("who", GPU_TEXT_MAX),
+    ReplicaExited: ("detail", TEXT_MAX),
+    ReplicaStartsCold: ("detail", TEXT_MAX),
+    StoreLost: ("detail", TEXT_MAX),
+}
+E = TypeVar("E", bound=Reported)
+
+
+def cut(text: str, most: int = TEXT_MAX) -> str:
+    """Return a text for people, cut if it has over `most` characters; its end then tells how many it had."""
+    if len(text) <= most:
+        return text
+    end = f"... (cut, it has {len(text)} characters)"
+    return text[: most - len(end)] + end
+
+
+def with_short_text(event: E) -> E:
+    """Return an event of an agent with its text for people cut; the same event if its text is short, or has none."""
+    name, most = _TEXTS.get(type(event), ("", 0))
+    if not name or len(getattr(event, name)) <= most:
+        return event
+    return msgspec.structs.replace(event, **{name: cut(getattr(event, name), most)})
+
+
+def with_short_texts(items: tuple[InventoryItem, ...]) -> tuple[InventoryItem, ...]:
+    """Return an inventory with the texts of its exits cut."""
+    return tuple(
+        msgspec.structs.replace(item, exited=with_short_text(item.exited)) if item.exited is not None else item
+        for item in items
+    )

@@ -20,8 +20,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from flowdist.control.fleet.state import FleetState, JobSeen, Member, PoolState
-from flowdist.control.fleet.values import Cancel, Drain, GiveUp, NodeSeen, Order, Pool, Seen, Submit, Tell
+from flowdist.control.fleet.values import (
+    Cancel,
+    Drain,
+    FleetState,
+    GiveUp,
+    JobSeen,
+    Member,
+    NodeSeen,
+    Order,
+    Pool,
+    PoolState,
+    Seen,
+    Submit,
+    Tell,
+)
 from flowdist.graph import MINUTE, SECOND
 
 REPLACE_NS = 2 * SECOND  # a node that is lost for longer is replaced; an agent that died is back by then

@@ -6,7 +6,9 @@ from typing import Literal
 
 import msgspec
 
+from flowdist.control.job.state import JobState
 from flowdist.control.protocol.ids import NodeName
+from flowdist.graph import NODE_MEMBER
 
 Phase = Literal["pending", "running", "ended"]
 Cause = Literal["", "succeeded", "failed", "cancelled", "time limit", "preempted", "node failed"]
@@ -121,3 +123,84 @@ class GiveUp(msgspec.Struct, frozen=True, tag=True):
 
 
 Order = Submit | Cancel | Drain | Tell | GiveUp
+
+
+class Member(msgspec.Struct):
+    """One member. Times are in ns since the start of the job; None: it has not happened."""
+
+    name: str
+    pool: str
+    avoid: tuple[str, ...] = ()
+    reference: str = ""  # the engine's name of it; empty: it is being submitted
+    host: str = ""
+    is_pending: bool = True  # it waits for a machine, or its engine has not shown it yet
+    waits: str = ""  # why it waits, in the engine's words; empty: it does not, or the engine does not say
+    waits_ns: int = 0  # since when it waits for that reason
+    told: tuple[str, ...] = ()  # the reasons that people were told of
+    has_joined: bool = False  # it has brought a node since it last started
+    lost_ns: int | None = None  # its node is lost since then, although the engine shows it running
+    idle_ns: int | None = None  # its node has had no replica since then
+    leaving: str = ""  # why it is to be replaced; empty: it is not
+    leaving_ns: int = 0
+    asked_ns: int | None = None  # when its node was last ordered to drain
+    cancelled_ns: int | None = None  # when its cancellation was last ordered
+    ended: str = ""  # why it does not count any more; empty: it counts
+    is_gone: bool = False  # the engine has shown that nothing of it runs
+
+
+class PoolState(msgspec.Struct):
+    """State of one pool."""
+
+    failures: int = 0  # members in a row that were refused, or ended before they had joined
+    retry_ns: int = 0  # no member is submitted before
+    unwanted: int = 0  # members that somebody has cancelled outside flowdist
+    target: int = -1  # the size that the roles last asked for; -1: none yet
+    scalings: int = 0  # of its roles, when `unwanted` was last cleared
+
+
+class FleetState(msgspec.Struct):
+    """Everything that the fleet remembers. `avoided` are hosts on which no member starts, each until a time in ns."""
+
+    members: list[Member] = msgspec.field(default_factory=list)
+    pools: dict[str, PoolState] = msgspec.field(default_factory=dict)
+    avoided: dict[str, int] = msgspec.field(default_factory=dict)
+    number: int = 0  # of the member that was submitted last
+    endpoint: str = ""  # where the members look for the controller
+    is_given_up: bool = False
+
+    def counting(self, pool: str) -> list[Member]:
+        """Return the members of a pool that have not ended, in the order of their numbers."""
+        return [member for member in self.members if member.pool == pool and not member.ended]
+
+
+class JobSeen(msgspec.Struct, frozen=True):
+    """The job as the fleet sees it: the replicas that each role wants (0 once it is over), and the members' nodes.
+
+    `is_ending`: the job ends or is over, so that no member is submitted any more. `scalings`: by role, how often the
+    operator has scaled it.
+    """
+
+    targets: dict[str, int]
+    nodes: tuple[NodeSeen, ...]
+    is_ending: bool = False
+    scalings: dict[str, int] = {}
+
+
+def job_seen(job: JobState) -> JobSeen:
+    """Return what the fleet needs to know of a job."""
+    targets = {name: role.target if role.outcome is None else 0 for name, role in job.roles.items()}
+    nodes = tuple(
+        NodeSeen(
+            name,
+            member,
+            node.usable,
+            node.is_leaving,
+            node.cordoned,
+            sum(job.replicas[replica].is_live for replica in node.replicas),
+            node.lost_because,
+        )
+        for name, node in job.nodes.items()
+        if (member := dict(node.spec.labels).get(NODE_MEMBER, ""))
+    )
+    scalings = {name: role.scalings for name, role in job.roles.items()}
+    return JobSeen(targets, nodes, job.ending is not None or job.outcome is not None, scalings)

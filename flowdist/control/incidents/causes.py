@@ -10,12 +10,11 @@ from bisect import bisect_left
 from collections.abc import Set
 from itertools import takewhile
 
-from flowdist.control.incidents.backoff import drop_backoff
+from flowdist.control.incidents.applied_rules import drop_backoff
 from flowdist.control.job.state import Charge, Failure, Incident, JobState, Replica, Role
 from flowdist.control.placement.bad_nodes import forget_failure
 from flowdist.control.protocol.ids import ReplicaId
-from flowdist.control.rules.backoff import step_without_last
-from flowdist.control.rules.verdict import PEER_KINDS
+from flowdist.control.rules.verdict import PEER_KINDS, step_without_last
 from flowdist.graph import FailureKind
 
 # Kinds of failure that no other replica or node can cause.

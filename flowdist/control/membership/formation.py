@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from flowdist.control.incidents.backoff import backs_off_until
+from flowdist.control.incidents.applied_rules import backs_off_until, was_healthy
 from flowdist.control.incidents.closure import closure
 from flowdist.control.incidents.ending import close_store
-from flowdist.control.incidents.health import was_healthy
 from flowdist.control.incidents.in_place import note_start, take_suspended
 from flowdist.control.incidents.recovery import open_incident
 from flowdist.control.incidents.retiring import end_ignored

@@ -2,6 +2,10 @@
 
 A node is lost when its lease has run out or its death is proven. The agent fences before its lease runs out for the
 controller, so that in both cases nothing runs there any more (R19). Each loss leads to a decision (R12).
+
+A bad GPU, which the driver has given up, or whose memory dead processes still hold, is given to no replica until its
+node joins anew and does not report it as bad. Replicas that have it, or a share of it, are lost and placed again by the
+rules for a lost node, as failures of kind `gpu_lost`.
 """
 
 from __future__ import annotations
@@ -12,12 +16,12 @@ from flowdist.control.incidents.ending import forget_store
 from flowdist.control.job.facts import Connected, Failure, Loss
 from flowdist.control.job.state import JobState, Node, Replica
 from flowdist.control.membership.formation import abandon_openings
-from flowdist.control.membership.gpus import exclude_bad_gpus, lose_gpu
 from flowdist.control.placement.bad_nodes import cordon_flapping
 from flowdist.control.placement.placement import forget_ports, unplace, update_free
 from flowdist.control.protocol.effects import AskStep, OpenStore, StopAtStep, StopReplica, TellPeers
 from flowdist.control.protocol.events import GpuFailed, InventoryItem, NodeJoined, NodeStandsStill, ReplicaExited
 from flowdist.control.protocol.ids import NODE_RANK, NodeName, ReplicaId, WorldName, is_unnamed, unnamed_of_rank
+from flowdist.control.protocol.xid import why_kept
 from flowdist.graph import FailureKind
 from flowdist.graph.capacity import offered, subtract, without
 
@@ -293,3 +297,53 @@ def give_up_node(job: JobState, replica: Replica) -> None:
     kinds: list[tuple[Replica, FailureKind]] = [(replica, "unkillable"), *((other, "node_lost") for other in lost)]
     failures = tuple(Failure(each.id, kind, cause, at_ns=job.now) for each, kind in kinds)
     job.facts.append(Loss(name, cause, failures, name))
+
+
+def exclude_bad_gpus(node: Node, bad: tuple[tuple[int, str], ...]) -> None:
+    """Record the GPUs that a joining node reports as bad, (number, reason) each, and take them from its free capacity.
+
+    Numbers that the node does not have are ignored.
+    """
+    node.bad_gpus = {gpu: reason for gpu, reason in bad if 0 <= gpu < node.spec.gpu}
+    node.free = without(node.free, tuple(node.bad_gpus))
+
+
+def lose_gpu(job: JobState, event: GpuFailed) -> None:
+    """Record that a GPU is bad: it is given to no replica any more, and the replicas that run on it are lost.
+
+    An error after which the GPU stays in use, see `why_kept`, leads to a warning only. A node that is not up, an
+    unknown GPU, or one known as bad changes nothing.
+    """
+    node = job.nodes.get(event.node)
+    if node is None or not node.usable or event.gpu in node.bad_gpus or not 0 <= event.gpu < node.spec.gpu:
+        return
+    cause = f"GPU {event.gpu} of {event.node} is bad: {event.reason}"
+    if why := why_kept(event.xid):
+        text = f"GPU {event.gpu} of {event.node}: {event.reason}; {why}, the GPU stays in use"
+        job.note("gpu_kept", event.node, text, "warning")
+        return
+    node.bad_gpus[event.gpu] = event.reason
+    node.free = without(node.free, (event.gpu,))
+    holders = [job.replicas[replica] for replica in node.replicas if event.gpu in job.replicas[replica].gpus]
+    lost = [replica for replica in holders if replica.is_up]
+    names = ", ".join(str(replica.id) for replica in lost)
+    job.note("gpu_lost", event.node, f"{cause}; lost replicas: {names}" if lost else cause, "error")
+    for replica in lost:
+        replica.member_since = 0
+    update_free(job, event.node)
+    job.facts.append(event)
+    if job.ending is None and lost:
+        failures = tuple(Failure(replica.id, "gpu_lost", cause, at_ns=job.now) for replica in lost)
+        job.facts.append(Loss(event.node, cause, failures))
+
+
+def clear_gpu(job: JobState, event: GpuFailed) -> None:
+    """End what is suspended on a bad GPU, and take the seats there of replicas that do not run.
+
+    Worlds that open with such a seat choose their members anew.
+    """
+    holders = [job.replicas[name] for name in job.nodes[event.node].replicas if event.gpu in job.replicas[name].gpus]
+    idle = [replica for replica in holders if not replica.is_live]
+    for replica in idle:
+        unplace(job, replica)
+    abandon_openings(job, [replica.world for replica in idle])

@@ -14,7 +14,7 @@ from flowdist.control.placement.bad_nodes import cordon, uncordon
 from flowdist.control.placement.placement import unplace
 from flowdist.control.protocol import events as ev
 from flowdist.graph import RoleSpec
-from flowdist.graph.mesh import spelled
+from flowdist.graph.sizes import spelled
 
 
 def apply_operation(job: JobState, event: Operation) -> None:

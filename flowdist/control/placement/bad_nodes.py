@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from flowdist.control.job.state import JobState, PastFailure, Replica
 from flowdist.control.placement.chooser import Chooser
-from flowdist.control.placement.placement import avoided, short_roles, update_free, without_room
+from flowdist.control.placement.placement import avoided, recent, short_roles, update_free, without_room
 from flowdist.control.protocol.ids import NodeName
-from flowdist.control.rules.bad_nodes import recent
 from flowdist.graph import format_duration
 
 

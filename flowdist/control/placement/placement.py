@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Collection, Iterable
 from itertools import islice
+from typing import TypeVar
 
 from flowdist.control.job.state import OVER_PHASES, JobState, Node, Replica, Role
-from flowdist.control.placement.amounts import free_text, need_text
 from flowdist.control.placement.chooser import Chooser, Seat, Trial, candidate, refusal
 from flowdist.control.protocol.ids import NodeName, ReplicaId
-from flowdist.control.rules.bad_nodes import recent, repeated
-from flowdist.graph import RoleSpec
-from flowdist.graph.capacity import Capacity, add, moments, offered, pick, slots, subtract, without
+from flowdist.graph import WHOLE, JobOptions, RoleSpec, format_memory
+from flowdist.graph.capacity import Capacity, Need, add, moments, offered, pick, slots, subtract, without
+
+Past = TypeVar(
+    "Past", bound=tuple[int, str, object, object]
+)  # a failure, such as `PastFailure`: time, kind, replica, node
+Place = TypeVar("Place")  # a node; macro mode uses numbers
 
 
 def place(job: JobState, replica: Replica, name: NodeName) -> None:
@@ -390,3 +395,57 @@ def explain(job: JobState, role: Role, without: NodeName = "", shown: int = 4) -
     others = len(job.usable) - shown
     more = f", and {others} more nodes have too little" if others > 0 else ""
     return f"{name} needs {need_text(role.need)}; {', '.join(parts)}{more}"
+
+
+def recent(failures: Iterable[Past], now: int, options: JobOptions) -> list[Past]:
+    """Return the failures that still count: those less than `bad_node_window_ns` before `now` (ns)."""
+    since = now - options.bad_node_window_ns
+    return [past for past in failures if past[0] > since]
+
+
+def repeated(failures: Iterable[tuple[int, str, object, Place]], least: int) -> list[Place]:
+    """Return the nodes on which at least `least` of these failures are of one and the same kind."""
+    counts = Counter((node, kind) for _, kind, _, node in failures)
+    return [node for (node, _), count in counts.items() if count >= least]
+
+
+def need_text(need: Need) -> str:
+    """Return the resources that the need asks for, as in `2 cpu, 0.5 gpu`; `nothing` if it asks for none."""
+    parts = [f"{_amount('cpu', need.mcpu)} cpu"] if need.mcpu else []
+    parts += [f"{need.gpu} gpu" if need.share == WHOLE else f"{need.share / WHOLE:g} gpu"] if need.gpu else []
+    parts += [f"{_amount('memory', need.memory)} memory"] if need.memory else []
+    return ", ".join(parts) or "nothing"
+
+
+def free_text(free: Capacity, total: Capacity, like: Need) -> str:
+    """Return how much is free of each resource that `like` asks for, as in `0 of 2 gpu`; `room` if it asks for none.
+
+    If some resources do not suffice for `like`, only those are named.
+
+    Args:
+        free: The resources that are free on a node.
+        total: All resources of the node.
+        like: The need of one replica.
+    """
+    asked = {
+        "cpu": (like.mcpu, free.mcpu, total.mcpu),
+        "gpu": (like.gpu, free.devices.count(WHOLE), len(total.devices)),
+        "memory": (like.memory, free.memory, total.memory),
+    }
+    if like.share < WHOLE:  # a share has to fit on one device, so that the sum over all devices would mislead
+        asked["gpu"] = (like.share, max(free.devices, default=0), WHOLE)
+    wanted = {unit: amounts for unit, amounts in asked.items() if amounts[0]}
+    lacking = {unit: amounts for unit, amounts in wanted.items() if amounts[1] < amounts[0]}
+    parts = [_part(unit, have, of, like) for unit, (_, have, of) in (lacking or wanted).items()]
+    return ", ".join(parts) or "room"
+
+
+def _part(unit: str, have: int, of: int, like: Need) -> str:
+    if unit == "gpu" and like.share < WHOLE:
+        return f"at most {have / WHOLE:g} of one gpu"
+    return f"{_amount(unit, have)} of {_amount(unit, of)} {unit}"
+
+
+def _amount(unit: str, value: int) -> str:
+    value = max(value, 0)
+    return f"{value / 1000:g}" if unit == "cpu" else f"{value}" if unit == "gpu" else format_memory(value)

@@ -8,7 +8,7 @@ from typing import Any
 
 from flowdist.dsl.read.fields import Fields
 from flowdist.graph import RoleGraph, RoleSpec
-from flowdist.graph.mesh import Parallel, fixed_ranks, is_elastic, replica_step, spelled
+from flowdist.graph.sizes import Parallel, fixed_ranks, is_elastic, replica_step, spelled
 
 ELASTIC = "elastic"
 EXAMPLE = 'write parallel={"pp": 2, "dp": "elastic", "tp": 2}'

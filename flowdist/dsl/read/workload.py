@@ -8,7 +8,7 @@ from typing import Any
 from flowdist.dsl.read.fields import Fields
 from flowdist.dsl.words import Workload
 from flowdist.graph import MINUTE, MS, SECOND, WorkloadSpec, format_duration
-from flowdist.graph.step_times import StepTimes, scaled, step_time_at
+from flowdist.graph.sizes import StepTimes, scaled, step_time_at
 
 MOST_SPREAD = 100  # a worker that is a hundred times slower than others hangs
 STEP_SPREAD_HELP = "write step_spread=0.1: a worker takes up to a tenth longer"

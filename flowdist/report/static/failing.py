@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from flowdist.dsl.problems.problem import did_you_mean
 from flowdist.errors import FlowdistError
 from flowdist.graph import FailureKind, RoleGraph, RoleSpec, duration_help, format_duration, parse_duration
-from flowdist.graph.signals import SIGNAL_NAMES
+from flowdist.graph.policies import SIGNAL_NAMES
 
 REPLICA_KINDS = ("kill", "exit", "signal", "oom", "hang", "start_failed", "unready")
 NODE_KINDS = ("kill", "lost", "leave", "drain", "preempt")

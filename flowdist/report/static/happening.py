@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, cast
 
+from flowdist.control.incidents.applied_rules import judge
 from flowdist.control.incidents.causes import upstream_incident
-from flowdist.control.incidents.judge import judge
 from flowdist.control.job.facts import Failure
 from flowdist.control.job.state import JobState, Replica
 from flowdist.control.membership.formation import is_lost

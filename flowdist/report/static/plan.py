@@ -6,7 +6,7 @@ from typing import Any
 
 from flowdist.control.placement.placement import explain
 from flowdist.graph import RoleGraph, RoleSpec, Rule, format_duration
-from flowdist.graph.mesh import spelled
+from flowdist.graph.sizes import spelled
 from flowdist.graph.warmth import cold_because
 from flowdist.report.static.drawing import needs_words, seating_words
 from flowdist.report.static.reasons import policy_text

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from flowdist.control.fleet.state import FleetState
+from flowdist.control.fleet.values import FleetState
 from flowdist.control.job.state import JobState
 from flowdist.control.protocol.effects import FinishJob
 from flowdist.errors import FlowdistError

@@ -14,8 +14,19 @@ from typing import NamedTuple
 import msgspec
 
 from flowdist.control.fleet.fleet import Fleet
-from flowdist.control.fleet.state import FleetState, job_seen
-from flowdist.control.fleet.values import Cancel, Drain, GiveUp, Launch, Order, Pool, Seen, Submit, Tell
+from flowdist.control.fleet.values import (
+    Cancel,
+    Drain,
+    FleetState,
+    GiveUp,
+    Launch,
+    Order,
+    Pool,
+    Seen,
+    Submit,
+    Tell,
+    job_seen,
+)
 from flowdist.control.job.state import JobState
 from flowdist.control.protocol.events import CancelRequested, DrainRequested
 from flowdist.engines.interface import Engine, EngineFailed

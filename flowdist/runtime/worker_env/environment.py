@@ -18,7 +18,7 @@ from typing import NamedTuple
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import WHOLE, RoleSpec, SecretRef
-from flowdist.graph.mesh import mesh_of
+from flowdist.graph.sizes import mesh_of
 from flowdist.graph.warmth import PythonCommand, cold_because, python_command, varies
 from flowdist.runtime.processes.spawn_protocol import PrefixSpec
 from flowdist.runtime.worker_env.stop_notice import ASKED, NOTICE

@@ -9,8 +9,7 @@ from flowdist.errors import did_you_mean
 from flowdist.faults.scenario import Expect
 from flowdist.record.journal import Record
 from flowdist.sim.checks.bounds import GOODPUT, LOST_WORK, RECOVERS, bounds_of
-from flowdist.sim.faults.unfired import unfired_texts
-from flowdist.sim.result import SimResult, worlds_of
+from flowdist.sim.result import SimResult, unfired_texts, worlds_of
 
 OF_BOUNDS = {RECOVERS: "recovered_within", LOST_WORK: "lost_work_max", GOODPUT: "goodput_min"}
 

@@ -10,7 +10,7 @@ import heapq
 from bisect import insort
 from collections.abc import Iterator
 
-from flowdist.control.rules.bad_nodes import recent, repeated
+from flowdist.control.placement.placement import recent, repeated
 from flowdist.graph import JobOptions, NodeSpec, RoleSpec
 from flowdist.graph.capacity import fits, needed, offered, slots
 

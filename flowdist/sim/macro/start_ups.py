@@ -17,9 +17,7 @@ from fractions import Fraction
 
 from flowdist.faults.streams import draw
 from flowdist.graph import WorkloadSpec
-from flowdist.sim.macro.course import EVEN
-
-PACES = 1_000_000  # a drawn slow-down is rounded to one part in so many, as in the simulator
+from flowdist.sim.user_code.workload import EVEN, pace_of
 
 
 class NodeMemory:
@@ -95,12 +93,11 @@ def slowest_ns(load: WorkloadSpec, cold: int, warm: int, seed: int, entity: str,
     return max(times)
 
 
-def pace_of(load: WorkloadSpec, workers: int, seed: int, entity: str, generation: int) -> Fraction:
+def slowest_pace(load: WorkloadSpec, workers: int, seed: int, entity: str, generation: int) -> Fraction:
     """Return how many times longer than nominal the slowest of a gang's workers takes for a step; 1 for seed 0.
 
     The time of each of these workers is spread evenly upwards by `step_spread`. The draw is as for `slowest_ns`.
     """
     if not load.step_spread or not seed:
         return EVEN
-    slowest = draw(seed, entity, "pace", generation) ** (1 / workers)
-    return 1 + Fraction(round(load.step_spread * slowest * PACES), PACES)
+    return pace_of(load, draw(seed, entity, "pace", generation) ** (1 / workers))

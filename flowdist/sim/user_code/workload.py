@@ -23,6 +23,7 @@ from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import RoleGraph, RoleSpec, WorkloadSpec
 
 EVEN = Fraction(1)  # the factor of a member or a disk that takes as long as its workload says
+PACES = 1_000_000  # a drawn slow-down is rounded to one part in so many
 
 
 class Done(NamedTuple):
@@ -88,6 +89,11 @@ def with_workloads(graph: RoleGraph, fields: Callable[[RoleSpec], Mapping[str, A
 def world_model(roles: Sequence[RoleSpec]) -> WorldModel:
     """Return a new model of a world of these roles, in which nothing has started yet."""
     return WorldModel(max(roles, key=_work_ns), {role.name: role for role in roles})
+
+
+def pace_of(load: WorkloadSpec, drawn: float) -> Fraction:
+    """Return how many times longer than nominal a worker takes for a step that has drawn a number from 0 to 1."""
+    return 1 + Fraction(round(load.step_spread * drawn * PACES), PACES)
 
 
 def _work_ns(role: RoleSpec) -> int:

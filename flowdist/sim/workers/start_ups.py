@@ -17,9 +17,7 @@ from flowdist.faults.streams import draw, spread
 from flowdist.graph import RoleGraph, WorkloadSpec
 from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.node import SimNode
-from flowdist.sim.user_code.workload import EVEN, WorldModel, with_workloads
-
-PACES = 1_000_000  # a drawn slow-down is rounded to one part in so many
+from flowdist.sim.user_code.workload import EVEN, WorldModel, pace_of, with_workloads
 
 
 def with_startup_spread(graph: RoleGraph, share: float | None) -> RoleGraph:
@@ -59,12 +57,11 @@ class StartUps:
 
         The number is drawn for each of its `procs` workers: from 1 to 1 + `step_spread`. It is 1 for seed 0.
         """
-        most = self._ctx.graph.role(start.replica.role).workload.step_spread
-        if not most or not self._ctx.seed:
+        load = self._ctx.graph.role(start.replica.role).workload
+        if not load.step_spread or not self._ctx.seed:
             return EVEN
         name = f"{start.replica}#{start.attempt}"
-        slowest = max(draw(self._ctx.seed, name, "step", rank) for rank in range(procs))
-        return 1 + Fraction(round(most * slowest * PACES), PACES)
+        return pace_of(load, max(draw(self._ctx.seed, name, "step", rank) for rank in range(procs)))
 
 
 class PeerMemory:

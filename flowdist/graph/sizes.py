@@ -1,4 +1,4 @@
-"""Parallel dimensions of a world: the mesh that its ranks form, and the numbers of ranks that form one.
+"""Size of a world: the mesh that its ranks form, and the time of a step.
 
 `("pp", 2), ("dp", 0), ("tp", 2)` is a mesh of three dimensions, of which the first varies slowest, as with torch's
 `init_device_mesh`. The size 0 marks the elastic dimension: its size is the number of ranks divided by the sizes of the
@@ -7,6 +7,7 @@ others.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from math import gcd, prod
 
 from flowdist.graph.units import Count
@@ -48,3 +49,40 @@ def mesh_of(parallel: Parallel, world_size: int) -> Parallel:
 def spelled(parallel: Parallel) -> str:
     """Return the dimensions as text for messages: `pp=2 x dp=elastic x tp=2`."""
     return " x ".join(f"{name}={size or 'elastic'}" for name, size in parallel)
+
+
+StepTimes = tuple[tuple[int, int], ...]  # number of workers and time of a step in ns, the smallest number first
+
+
+def step_time_at(table: StepTimes, workers: int) -> int:
+    """Return the time of a step, in ns, of that many workers.
+
+    Between two entries the speed (steps per time) changes evenly with the number of workers. A number beyond the first
+    or the last entry has the time of that entry. The result is exact, and rounded down to a whole ns.
+
+    Args:
+        table: At least one entry.
+        workers: The number of workers, 1 or more.
+    """
+    at = bisect_left(table, (workers, 0))
+    if at == len(table):
+        return table[-1][1]
+    more, slow_ns = table[at]
+    if at == 0 or more == workers:
+        return slow_ns
+    fewer, ns = table[at - 1]
+    weighted = slow_ns * (more - workers) + ns * (workers - fewer)
+    return max(1, ns * slow_ns * (more - fewer) // weighted)
+
+
+def scaled(step_ns: int, most: int, scaling: float) -> StepTimes:
+    """Return the table of a world whose speed depends on its size.
+
+    `step_ns` is the time of a step of the largest world, of `most` workers. `scaling` is the part of its speed, from 0
+    to 1, that is proportional to the number of workers. With 1 half of the workers take twice as long, with 0 they take
+    as long.
+    """
+    if most == 1 or not scaling:
+        return ((most, step_ns),)
+    alone = 1 - scaling * (1 - 1 / most)  # the speed of one worker, as a part of that of all
+    return ((1, round(step_ns / alone)), (most, step_ns))

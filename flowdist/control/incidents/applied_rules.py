@@ -1,4 +1,4 @@
-"""Back-off of an incident that a budget pays for (R10): the rule `next_backoff`, applied to a job.
+"""The rules of `control.rules`, applied to the state of a job: back-offs (R10), changes in a row (R8), verdicts.
 
 An incident that takes in another one waits for that one's back-off, too.
 """
@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from flowdist.control.incidents.ending import begin_ending
 from flowdist.control.job.deadlines import Due
-from flowdist.control.job.state import Incident, JobState, Role
+from flowdist.control.job.state import Failure, Incident, JobState, Role, World
 from flowdist.control.protocol.ids import WorldName
-from flowdist.control.rules.backoff import next_backoff
+from flowdist.control.rules.changes import exceeds_row, is_healthy, next_free_row, row_text
+from flowdist.control.rules.verdict import Verdict, judge_failure, next_backoff
 
 
 def set_backoff(job: JobState, role: Role, incident: Incident, own: Incident) -> None:
@@ -70,3 +72,54 @@ def backs_off_until(job: JobState, worlds: Iterable[WorldName]) -> int:
 def waits_ns(job: JobState, incident: Incident) -> int:
     """Return the back-off (ns, from the opening of the incident) that an incident still waits for; 0 if it does not."""
     return incident.backoff_ns if Due("backoff", str(incident.number)) in job.due else 0
+
+
+def limit_free(job: JobState, incident: Incident) -> None:
+    """Add a free incident to the row of each of its worlds; end the job as failed if a row is too long (R8)."""
+    options = job.graph.options
+    for name in incident.worlds:
+        world = job.worlds[name]
+        world.free_row = next_free_row(world.free_row, was_healthy(job, world))
+        world.progressed = False
+        if exceeds_row(world.free_row, incident.kind, options):
+            reason = row_text(name, world.free_row, options, incident.reason)
+            begin_ending(job, "failed", reason, replicas=incident.lost)
+            return
+
+
+def was_healthy(job: JobState, world: World) -> bool:
+    """Return whether the present generation of the world has progressed, or has run for long enough (R8)."""
+    return is_healthy(world.progressed, world.formed_ns, job.now, job.graph.options.min_uptime_ns)
+
+
+def judge(job: JobState, failure: Failure, *, caused: bool = False) -> Verdict:
+    """Return the verdict on a failure, by the budgets as of the time of the failure. See `judge_failure`."""
+    role = job.role_of(failure.replica)
+    return judge_failure(role.spec, role.spent, failure, failure.at_ns, caused=caused)
+
+
+def may_be_excused(job: JobState, verdict: Verdict, failure: Failure) -> bool:
+    """Return whether the verdict is a used-up budget, and an upstream role may still turn out to be the cause (R7).
+
+    That needs a replica of an upstream role that is live: its failure may be reported a moment later.
+    """
+    upstream = [job.roles[name] for name in job.role_of(failure.replica).upstream]
+    return verdict.exhausted and any(
+        role.count(phase) for role in upstream for phase in ("starting", "running", "ready", "stopping")
+    )
+
+
+def first_cause(job: JobState, before: int) -> tuple[str, Failure] | None:
+    """Return the earlier deferred failure that fails the job, after the reason in words; None if none does.
+
+    Earlier are failures of open incidents with a number below `before`. An incident with a suspected node among its
+    suspects is skipped: its failures may follow from the loss of that node.
+    """
+    for incident in job.open_incidents():
+        if incident.number >= before or not incident.suspects.keys().isdisjoint(job.suspected):
+            continue
+        for failure, caused, *_ in incident.deferred:
+            verdict = judge(job, failure, caused=caused)
+            if verdict.action == "fail" and not may_be_excused(job, verdict, failure):
+                return f"{failure.reason}; {verdict.because}", failure
+    return None
