@@ -33,43 +33,25 @@ class Pool(msgspec.Struct, frozen=True):
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """One member that an engine starts.
+    """One member that an engine starts."""
 
-    Args:
-        member: Name of the member, unique in its run, such as `m3`.
-        title: Name by which people recognise it in the engine's own lists.
-        pool: Name of its pool.
-        size: What it needs.
-        command: Command line of the member, without secrets.
-        avoid: Hosts on which the engine must not start it.
-    """
-
-    member: str
-    title: str
+    member: str  # its name, unique in its run, such as `m3`
+    title: str  # the name by which people recognise it in the engine's own lists
     pool: str
-    size: Size
-    command: tuple[str, ...]
-    avoid: tuple[str, ...] = ()
+    size: Size  # what it needs
+    command: tuple[str, ...]  # its command line, without secrets
+    avoid: tuple[str, ...] = ()  # hosts on which the engine must not start it
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """A member as its engine shows it.
+    """A member as its engine shows it."""
 
-    Args:
-        phase: Whether it waits for a machine, runs, or is over.
-        host: The engine's name of its machine; empty: none, or not known.
-        cause: Why it is over; empty if it is not, or the engine has forgotten.
-        reason: The engine's own words for its state, such as `TIMEOUT` or `Resources`.
-        is_host_drained: The engine wants its machine empty.
-        is_ending: It runs, and is being ended: it will be over, or wait again.
-    """
-
-    phase: Phase
-    host: str = ""
-    cause: Cause = ""
-    reason: str = ""
-    is_host_drained: bool = False
-    is_ending: bool = False
+    phase: Phase  # whether it waits for a machine, runs, or is over
+    host: str = ""  # the engine's name of its machine; empty: none, or not known
+    cause: Cause = ""  # why it is over; empty if it is not, or the engine has forgotten
+    reason: str = ""  # the engine's own words for its state, such as `TIMEOUT` or `Resources`
+    is_host_drained: bool = False  # the engine wants its machine empty
+    is_ending: bool = False  # it runs, and is being ended: it will be over, or wait again
 
 
 class NodeSeen(msgspec.Struct, frozen=True):

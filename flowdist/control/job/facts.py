@@ -47,26 +47,16 @@ class Failure(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """Loss of replicas through no fault of their own: with a node, with a GPU, or by a stop without an order.
+    """Loss of replicas through no fault of their own: with a node, with a GPU, or by a stop without an order."""
 
-    Args:
-        root: The name of what is lost: a node, or a replica.
-        cause: What has happened, in words.
-        lost: The replicas.
-        node: The node that is lost with them; None if no node is.
-        is_told: The user gets a notice of the cause and the lost replicas.
-        is_blamed: The loss counts against the node (R22).
-        also: More worlds that re-form, whatever is decided about the lost replicas.
-        unseated: Worlds of which a store or a seat is lost: those that open choose their members anew.
-    """
-
-    root: str
-    cause: str
-    lost: tuple[Failure, ...]
-    node: NodeName | None = None
-    is_told: bool = False
-    is_blamed: bool = False
-    also: tuple[WorldName, ...] = ()
+    root: str  # the name of what is lost: a node, or a replica
+    cause: str  # what has happened, in words
+    lost: tuple[Failure, ...]  # the replicas
+    node: NodeName | None = None  # that is lost with them; None if no node is
+    is_told: bool = False  # the user gets a notice of the cause and the lost replicas
+    is_blamed: bool = False  # the loss counts against the node (R22)
+    also: tuple[WorldName, ...] = ()  # more worlds that re-form, whatever is decided about the lost replicas
+    # Worlds of which a store or a seat is lost: those that open choose their members anew.
     unseated: tuple[WorldName, ...] = ()
 
 

@@ -36,40 +36,31 @@ class Books:
         load: The workload of the role.
         replicas: The number of all replicas that the buckets sum over.
         procs: The number of workers of each replica.
-
-    Attributes:
-        result: The result of the run, which gets time, steps and lost work.
-        spent: Its time by bucket.
-        active: How many replicas have been in the bucket `bucket` since `since`.
-        durable: The step of the last checkpoint that counts, from which a restart resumes.
-        begun: When the last member of the present generation had started up, so that its warm-up or its steps began;
-            None: no generation works.
-        progressed: The generation that stepped last has reported a step that is further than ever.
-        restore_ns: Time in which the present generation reads its checkpoint, if there is one.
-        finished: Members that have done all work while another one's node is silent: how many, and when the controller
-            learns of it; None: there is no such node.
-        halted: The generation that was halted last, if all checkpoints that it had completed count; None: no restart
-            resumes from them, or only those count whose answer had arrived.
-        step_ns: Time of a step of the present generation.
     """
 
     def __init__(self, load: WorkloadSpec, replicas: int, procs: int = 1) -> None:
         self._load, self._all, self._procs = load, replicas, procs
         self._cycle_ns = load.cycle_ns
-        self.restore_ns = load.restore_ns_after(0)
-        self.result = MacroResult(dict.fromkeys(BUCKETS, 0))
+        self.restore_ns = load.restore_ns_after(0)  # in which this generation reads its checkpoint, if there is one
+        self.result = MacroResult(dict.fromkeys(BUCKETS, 0))  # of the run; it gets time, steps and lost work
         self.spent = self.result.spent
-        self.active = 0
+        self.active, self.since = 0, 0  # how many replicas have been in the bucket, and since when
         self.bucket: Bucket = "waiting"
-        self.since = 0
-        self.durable = self._first = 0  # `_first`: the step from which the present generation began
+        self.durable = 0  # the step of the last checkpoint that counts, from which a restart resumes
+        self._first = 0  # the step from which the present generation began
+        # When the last member of this generation had started up, so that its warm-up or its steps began; None: no
+        # generation works.
         self.begun: int | None = None
         self._course = Course(0, 0, EVEN)  # of the present generation, if one works
         self._end_ns = 0  # the position at which that generation has done all steps
-        self.progressed = False
+        self.progressed = False  # the generation that stepped last has reported a step that is further than ever
+        # Members that have done all work while another one's node is silent: how many, and when the controller learns
+        # of it; None: there is no such node.
         self.finished: tuple[int, int] | None = None
+        # The generation that was halted last, if all checkpoints that it had completed count; None: no restart resumes
+        # from them, or only those count whose answer had arrived.
         self.halted: Halted | None = None
-        self.step_ns = load.step_ns
+        self.step_ns = load.step_ns  # of the present generation
         self._step_known = 0  # the highest step that earlier generations have reported
 
     def move(self, bucket: Bucket, active: int, now: int) -> None:

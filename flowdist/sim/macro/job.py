@@ -39,48 +39,6 @@ class Job:
         seed: Draws start-up times; 0 has nominal ones.
         arrivals: The faults of the rates.
         tell: Called at each change, as `Macro` says; None: nothing is called.
-
-    Attributes:
-        names: By name of a node: its number.
-        free_row: Membership changes in a row without progress or health between them (R8, R13).
-        failed_on: The node of the member that failed last; None: none has failed.
-        peers_end_at: When the peers of a member that has ended exit by themselves; NEVER: they do not.
-        alive: By node: it is powered and connected.
-        dead_since: By node: when it died or was cut off.
-        death_known_at: Dead nodes of which the controller does not know yet: when it learns that they are lost.
-        cut_off: By node that is cut off, and not dead: when it counts as lost, unless it is back or killed before.
-        connected_at: By node: when its agent connected last. The times of its heartbeats count from there.
-        last_beat: By node that died or was cut off: when it sent its last heartbeat before.
-        workers_end_at: By dead node: when its workers end or ended. On a node that is cut off the agent fences them.
-        started_at: When the members of the present generation were ordered to start.
-        formed: When the controller knows, or will know, that all members of the present generation run; NEVER: it does
-            not.
-        size_max: The largest number of members of a generation so far.
-        give_up_at: When the job fails because the gang is below its minimum (R12); None: it is not.
-        backoff_until: When the back-off of the open incident ends; `backoff_ns` is how long it is.
-        outsiders: The replicas that were no members of the generation that an incident with a back-off restarts.
-        last_lost: The replicas that had their seats on the node that was lost last.
-        deferred: Why the job fails, unless the failure of the open incident turns out to follow from the loss of the
-            node of a peer (R8); empty: it does not fail.
-        unblamed: The member whose failure counts against its node (R22), unless it turns out to follow from another
-            node's loss; None: there is none.
-        is_counted: The open incident is charged to a budget.
-        before_start: What that was before the present generation was ordered to start, with the policy's last charge.
-        memory: What the nodes have in memory for the next start.
-        pace: How many times longer than nominal the slowest worker of the present generation takes for a step.
-        slow: Members that a fault has made slow, each with its factor.
-        is_deaf: The members are inside a collective that never ends, so that only SIGKILL stops them.
-        exited: Members of the present generation whose processes a fault ended.
-        unheard: Those of them whose agent cannot report it, because it is cut off.
-        offered_by: The node that offered the checkpoints of the generation that was halted last.
-        newcomers: Replicas that have a seat, and start with the next generation.
-        incident_kind, opened: Kind and time of the last incident.
-        stopped_at: When the members that were ordered to stop have stopped.
-        gone_at: When the controller knows that all of them have stopped, or that their nodes are lost.
-        is_done: They do the last step of the work before they are stopped.
-        halt_at: When these members do their last step; None: they do no steps any more.
-        ran_from: While the gang stops: what `formed` was before.
-        reported: Checkpoints of the generation that the controller knew of when the last incident opened.
     """
 
     def __init__(self, scope: Scope, *, seed: int, arrivals: Arrivals, tell: Tell | None) -> None:
@@ -88,51 +46,70 @@ class Job:
         known = len(graph.cluster.nodes)
         self.scope, self.role, self.options = scope, role, graph.options
         self.seed, self.tell, self.times = seed, tell, scope.times
-        self.names = {name: i for i, name in enumerate(scope.nodes)}
+        self.names = {name: i for i, name in enumerate(scope.nodes)}  # the number of a node
         self.arrivals = arrivals
         self.later, self._serial = list[tuple[int, int, Action]](), 0
         self.until = 0  # where `run` stops
 
-        self.alive = [node < known for node in range(len(scope.nodes))]
-        self.dead_since: dict[int, int] = {}
+        self.alive = [node < known for node in range(len(scope.nodes))]  # by node: it is powered and connected
+        self.dead_since: dict[int, int] = {}  # by node: when it died or was cut off
+        # Dead nodes of which the controller does not know yet: when it learns that they are lost.
         self.death_known_at: dict[int, int] = {}
+        # By node that is cut off, and not dead: when it counts as lost, unless it is back or killed before.
         self.cut_off: dict[int, int] = {}
+        # By node: when its agent connected last. The times of its heartbeats count from there.
         self.connected_at: dict[int, int] = {}
+        # By node that died or was cut off: when it sent its last heartbeat before.
         self.last_beat: dict[int, int] = {}
+        # By dead node: when its workers end or ended. On a node that is cut off the agent fences them.
         self.workers_end_at: dict[int, int] = {}
 
         self.seats = Seats(role, graph.options, scope.slots, known)
         self.books = Books(role.workload, role.max_replicas, role.procs)
-        self.policy, self.free_row = Policy(role), 0
-        self.failed_on: int | None = None
+        self.policy = Policy(role)
+        self.free_row = 0  # membership changes in a row without progress or health between them (R8, R13)
+        self.failed_on: int | None = None  # the node of the member that failed last; None: none has failed
+        # When the peers of a member that has ended exit by themselves; NEVER: they do not.
         self.peers_end_at = NEVER
         self.result = self.books.result
 
         self.phase: Phase = "opening"
         self.due = NEVER
         self.on_due: Callable[[Job, int], None]
-        self.formed, self.started_at = NEVER, 0
-        self.size_max = 0
-        self.give_up_at: int | None = None
-        self.is_deaf = self.is_done = False
-        self.slow: dict[int, Fraction] = {}
-        self.memory, self.pace = NodeMemory(role.workload), EVEN
-        self.exited: dict[int, None] = {}
-        self.unheard: set[int] = set()
-        self.newcomers: set[int] = set()
-        self.offered_by: int | None = None
+        self.formed = NEVER  # when the controller knows that all members of this generation run; NEVER: it does not
+        self.started_at = 0  # when these members were ordered to start
+        self.size_max = 0  # the largest number of members of a generation so far
+        self.give_up_at: int | None = None  # when the job fails below the minimum of the gang (R12); None: it is not
+        # The members are inside a collective that never ends, so that only SIGKILL stops them.
+        self.is_deaf = False
+        self.is_done = False  # they do the last step of the work before they are stopped
+        self.slow: dict[int, Fraction] = {}  # members that a fault has made slow, each with its factor
+        self.memory = NodeMemory(role.workload)  # what the nodes have in memory for the next start
+        self.pace = EVEN  # how many times longer than nominal the slowest worker of this generation takes for a step
+        self.exited: dict[int, None] = {}  # members of this generation whose processes a fault ended
+        self.unheard: set[int] = set()  # those of them whose agent cannot report it, because it is cut off
+        self.newcomers: set[int] = set()  # replicas that have a seat, and start with the next generation
+        self.offered_by: int | None = None  # the node that offered the checkpoints of the generation halted last
 
-        self.incident_kind, self.opened = "", 0
+        self.incident_kind, self.opened = "", 0  # kind and time of the last incident
+        # Why the job fails, unless the failure of the open incident turns out to follow from the loss of the node of a
+        # peer (R8); empty: it does not fail.
         self.deferred = ""
+        # The replicas that were no members of the generation that an incident with a back-off restarts.
         self.outsiders: list[int] = []
-        self.last_lost: list[int] = []
+        self.last_lost: list[int] = []  # the replicas that had their seats on the node that was lost last
+        # The member whose failure counts against its node (R22), unless it turns out to follow from another node's
+        # loss; None: there is none.
         self.unblamed: int | None = None
-        self.is_counted = False
+        self.is_counted = False  # the open incident is charged to a budget
+        # What that was before this generation was ordered to start, with the policy's last charge.
         self.before_start: tuple[bool, int | None] = (False, None)
-        self.backoff_ns = self.backoff_until = 0
-        self.stopped_at = self.gone_at = 0
-        self.halt_at: int | None = None
-        self.ran_from, self.reported = NEVER, 0
+        self.backoff_ns = self.backoff_until = 0  # the back-off of the open incident: how long it is, when it ends
+        self.stopped_at = 0  # when the members that were ordered to stop have stopped
+        self.gone_at = 0  # when the controller knows that all of them have stopped, or that their nodes are lost
+        self.halt_at: int | None = None  # when these members do their last step; None: they do no steps any more
+        self.ran_from = NEVER  # while the gang stops: what `formed` was before
+        self.reported = 0  # checkpoints of the generation that the controller knew of when the last incident opened
 
     def at(self, time: int, action: Action) -> None:
         """Schedule an action for a time in ns."""
@@ -271,17 +248,13 @@ class Job:
 
 
 class Policy:
-    """Restart policy of the gang, with the part of its history that the rules depend on. All times are ns.
-
-    Attributes:
-        last_counted_ns: When the last charged incident closed, set by the caller; None: there was none.
-    """
+    """Restart policy of the gang, with the part of its history that the rules depend on. All times are ns."""
 
     def __init__(self, role: RoleSpec) -> None:
         self._role = role
         self._charges: dict[int, list[int]] = {}
         self._backoff_step = 0
-        self.last_counted_ns: int | None = None
+        self.last_counted_ns: int | None = None  # when the last charged incident closed, set by the caller; or None
 
     @property
     def charged(self) -> int:

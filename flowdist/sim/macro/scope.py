@@ -83,17 +83,11 @@ def _times(options: JobOptions, gang: RoleSpec) -> Times:
 
 
 class Refusal(NamedTuple):
-    """Field because of which macro mode does not play a job.
+    """Field because of which macro mode does not play a job."""
 
-    Attributes:
-        role: The role that has the field; empty: the topology itself.
-        field: The field as users write it, with a dot in a Workload or a Restart: `workload.import_time`.
-        value: Its value, as text.
-    """
-
-    role: str
-    field: str
-    value: str
+    role: str  # that has the field; empty: the topology itself
+    field: str  # as users write it, with a dot in a Workload or a Restart: `workload.import_time`
+    value: str  # as text
 
     @property
     def text(self) -> str:
@@ -103,15 +97,11 @@ class Refusal(NamedTuple):
 
 
 class MacroRefused(FlowdistError):
-    """Error for a job that macro mode does not play. `flowdist simulate` without --macro does.
-
-    Attributes:
-        refusal: The field of the topology that is the reason; None: the reason is an order of the operator.
-    """
+    """Error for a job that macro mode does not play. `flowdist simulate` without --macro does."""
 
     def __init__(self, message: str, *, help: str = HELP, refusal: Refusal | None = None) -> None:
         super().__init__(message, help=help)
-        self.refusal = refusal
+        self.refusal = refusal  # the field of the topology that is the reason; None: an order of the operator is
 
 
 Played = Callable[[Any, RoleSpec], bool]  # whether macro mode plays this value of a field, in this role

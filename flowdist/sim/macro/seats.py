@@ -24,40 +24,31 @@ class Seats:
         slots: By node: how many replicas of the role fit on it by its resources. It has an entry for each node that may
             ever join.
         known: How many nodes are there from the start: the first ones of `slots`.
-
-    Attributes:
-        sign: 1 to pack, -1 to spread: the order of `candidates`.
-        room, on: By node: how many replicas may have their seat on it, and which ones have. `room` is `slots`, but 1 at
-            most if they are to be apart; `slots` is the order of `candidates` all the same.
-        usable: By node: it has joined, and is not lost as far as the controller knows.
-        cordoned: Nodes that take no more replicas.
-        node_of: By replica: the node of its seat; None: it has no seat.
-        vacant: Replicas without a seat, ascending.
-        taken, free: Number of replicas with a seat, and of seats without a replica.
-        candidates: Heap of (key, node) of nodes with free seats. Entries may be out of date; `_best` drops them.
-        losses: By node: when (ns) it was lost with a running replica on it, within `bad_node_window`.
-        failures: Time, kind, replica and node of each failure that counts against a node, within that window.
-        home: The node on which a replica has run that lost its seat there for another reason than the loss of the node.
-            It returns there if it can, since its ports were chosen there.
-        fresh: Replicas with a seat on a node on which they have not run.
     """
 
     def __init__(self, role: RoleSpec, options: JobOptions, slots: tuple[int, ...], known: int) -> None:
         self._options, self._least = options, role.min_replicas
-        self.sign = 1 if role.placement.strategy == "pack" else -1
+        self.sign = 1 if role.placement.strategy == "pack" else -1  # the order of `candidates`
         self._slots, most = slots, 1 if role.placement.apart else max(slots)
+        # By node: how many replicas may have their seat on it (1 at most if they are to be apart; `slots` is the order
+        # of `candidates` all the same), and which ones have.
         self.room, self.on = [min(count, most) for count in slots], [[] for _ in slots]  # type: list[int], list[list[int]]
+        # By node: it has joined, and is not lost as far as the controller knows.
         self.usable = [node < known for node in range(len(slots))]
-        self.cordoned: dict[int, None] = {}
-        self.node_of: list[int | None] = [None] * role.max_replicas
-        self.vacant = list(range(role.max_replicas))
-        self.taken = 0
-        self.free = 0
+        self.cordoned: dict[int, None] = {}  # nodes that take no more replicas
+        self.node_of: list[int | None] = [None] * role.max_replicas  # of its seat; None: the replica has none
+        self.vacant = list(range(role.max_replicas))  # replicas without a seat, ascending
+        self.taken = self.free = 0  # number of replicas with a seat, and of seats without a replica
+        # Heap of (key, node) of nodes with free seats. Entries may be out of date; `_best` drops them.
         self.candidates: list[tuple[int, int]] = []
+        # By node: when (ns) it was lost with a running replica on it, within `bad_node_window`.
         self.losses: dict[int, list[int]] = {}
+        # Time, kind, replica and node of each failure that counts against a node, within that window.
         self.failures: list[tuple[int, str, int, int]] = []
+        # The node on which a replica has run that lost its seat there for another reason than the loss of the node. It
+        # returns there if it can, since its ports were chosen there.
         self.home: dict[int, int] = {}
-        self.fresh: dict[int, None] = {}
+        self.fresh: dict[int, None] = {}  # replicas with a seat on a node on which they have not run
         self._step = role.step
         for node in range(known):
             self.free += self.room[node]

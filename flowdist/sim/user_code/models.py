@@ -35,21 +35,13 @@ WRITTEN = 4, 5  # all ranks have written their parts after 4/5 of a checkpoint's
 
 @dataclass(slots=True)
 class UserCode:
-    """All user code of a simulation: makes models, calls their methods in virtual time, and collects their results.
-
-    Args:
-        ctx: The simulation.
-        nodes: The nodes by name. A worker whose model raises exits on its node.
-        on_offer: Called with replica and attempt for each `commit()`, just before the agent gets it.
-        plays_steps: Give each step an entry of the queue of its own, not one to all that end before the next entry.
-        on_version: Called with the start order of a worker and the version that its model has published.
-    """
+    """All user code of a simulation: makes models, calls their methods in virtual time, and collects their results."""
 
     ctx: Context
-    nodes: dict[NodeName, SimNode]
-    on_offer: Callable[[ReplicaId, int], None]
-    plays_steps: bool = False
-    on_version: Callable[[StartReplica, int], None] | None = None
+    nodes: dict[NodeName, SimNode]  # by name; a worker whose model raises exits on its node
+    on_offer: Callable[[ReplicaId, int], None]  # called for each `commit()` of an attempt, before the agent gets it
+    plays_steps: bool = False  # each step has an entry of the queue, not one for all that end before the next entry
+    on_version: Callable[[StartReplica, int], None] | None = None  # called with each version that a model publishes
     disk: Disk = field(default_factory=Disk)
     played: Played = field(default_factory=Played)
     latest: dict[str, str] = field(init=False)  # name of the last checkpoint that was accepted, by world
