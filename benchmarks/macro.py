@@ -21,8 +21,8 @@ from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import Plan
 from flowdist.graph import SECOND, RestartPolicy
 from flowdist.graph.units import DAY
+from flowdist.sim.macro.books import MacroResult
 from flowdist.sim.macro.macro import Macro
-from flowdist.sim.macro.result import MacroResult
 from flowdist.sim.macro.scope import Scope, scope_of
 
 TOPOLOGY = str(Path(__file__).parents[1] / "scenarios/topologies/hundred_thousand.py")

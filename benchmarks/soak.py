@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from flowdist.control.controller import Controller
-from flowdist.control.invariants.invariants import check_job
+from flowdist.control.invariants import check_job
 from flowdist.record.journal import FaultLine, Header, Record
 from flowdist.record.reader import read_whole_lines
 

@@ -11,7 +11,7 @@ The lines of a journal also have a check at their end, see `reader`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -163,11 +163,6 @@ def decode_line(data: bytes) -> Line:
             raise UnknownFormat(f"its format is {version.format}, and this version of flowdist reads format {FORMAT}")
     line: Line = _DECODER.decode(data)
     return line
-
-
-def decode_lines(data: Iterable[bytes]) -> Iterator[Line]:
-    """Yield the values of lines that this process has encoded itself, without the checks of `reader`."""
-    return map(decode_line, data)
 
 
 def digest(lines: Iterable[bytes]) -> str:

@@ -14,15 +14,14 @@ from msgspec import Meta
 
 from flowdist.control.fleet.values import FleetState, Member
 from flowdist.control.job.facts import Incident, IncidentPhase
-from flowdist.control.job.parts import Node, Replica, Role, World
-from flowdist.control.job.phases import PHASES, ReplicaPhase, RoleOutcome, Stall, WorldPhase
+from flowdist.control.job.parts import PHASES, Node, Replica, ReplicaPhase, Role, RoleOutcome, Stall, World, WorldPhase
 from flowdist.control.job.state import JobState
 from flowdist.control.membership.versions import why_not_fresh
 from flowdist.control.membership.waiting import held_up_by
 from flowdist.control.protocol.effects import Decided, Level, Outcome, StartReplica
 from flowdist.control.protocol.events import ReplicaProgressed, ReplicaStepped
 from flowdist.control.protocol.ids import NodeName, WorldName
-from flowdist.control.rules.verdict import budget_used
+from flowdist.control.rules import budget_used
 from flowdist.graph import SECOND, WHOLE, VersionEdge
 from flowdist.graph.roles import RoleKind
 from flowdist.record.accounts import Bucket, Spent, goodput_of

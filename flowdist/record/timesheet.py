@@ -5,7 +5,7 @@ from the moment that all members run, or from its first step if that is reported
 sign that it cannot continue: the exit of a member, the last heartbeat of a lost node, the last sign of a hanging
 member, or an injected fault just before. `work_segments` computes how much of that work was lost.
 
-A world does not work while a server that it depends on is away (`outages`). Where workers report steps, the time from
+A world does not work while a server that it depends on is away (`Outages`). Where workers report steps, the time from
 their last step before the outage to the first step after it counts only as long as these steps usually take. A world
 whose workers report nothing at all may work or not: its time is unknown while all members run.
 
@@ -31,13 +31,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from flowdist.control.job.parts import Replica, World
-from flowdist.control.job.state import JobState
+from flowdist.control.job.state import OVER_PHASES, JobState
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import AnswerCheckpoint, FinishJob, StartReplica, StopAtStep, StopReplica
 from flowdist.control.protocol.ids import Activity, NodeName, ReplicaId, WorldName
 from flowdist.record.accounts import BUCKETS, Accounts, Bucket, Spent
 from flowdist.record.journal import AccountLine, FaultLine, Line, Record, UnsavedLine
-from flowdist.record.outages import Outages
 from flowdist.record.work_segments import ClosedSegment, Unkept, WorkSegment
 
 KEPT: tuple[Bucket, ...] = ("productive", "checkpoint", "restore")  # what the work that was kept consists of
@@ -612,3 +611,49 @@ class Timesheet:
             if work.segment is not None:
                 self._halt(name, now)
         self._accounts.close(now)
+
+
+class Outages:
+    """Replicas of services that do not serve now, of one job. The caller says when that begins and ends."""
+
+    def __init__(self, job: JobState) -> None:
+        self._job = job
+        self._away: dict[ReplicaId, None] = {}
+        self._users: dict[str, tuple[WorldName, ...]] = {}
+        for name in job.roles:
+            users = [spec.name for spec, _ in job.graph.dependents(name) if spec.kind == "task"]
+            self._users[name] = tuple(dict.fromkeys(world for user in users for world in job.roles[user].worlds))
+
+    def begin(self, server: ReplicaId) -> tuple[WorldName, ...]:
+        """Note that a replica of a service does not serve any more, and return the worlds that depend on it."""
+        self._away[server] = None
+        return self._users[server.role]
+
+    def end(self, server: ReplicaId) -> list[WorldName]:
+        """Note that a replica of a service serves, and return the worlds that depend on it and wait for nothing else.
+
+        They are none if it was not away.
+        """
+        if self._away.pop(server, server) is not None:
+            return []
+        return [world for world in self._users[server.role] if not self.is_any_of(world)]
+
+    def is_any_of(self, world: WorldName) -> bool:
+        """Return whether a replica that the world depends on is away, and is wanted."""
+        return any(
+            world in self._users[server.role]
+            and server.index < self._job.roles[server.role].target
+            and self._job.replicas[server].phase not in OVER_PHASES
+            for server in self._away
+        )
+
+    def worlds_hit(self, replicas: Iterable[ReplicaId]) -> list[WorldName]:
+        """Return the worlds that a fault of these replicas may keep from work: their own, or those that depend on them.
+
+        Each is named once.
+        """
+        found: dict[WorldName, None] = {}
+        for replica in replicas:
+            is_service = self._job.roles[replica.role].spec.kind == "service"
+            found |= dict.fromkeys(self._users[replica.role] if is_service else (self._job.replicas[replica].world,))
+        return list(found)

@@ -22,7 +22,7 @@ from itertools import groupby
 import msgspec
 
 from flowdist.control.controller import Controller
-from flowdist.control.invariants.incremental import Checks
+from flowdist.control.invariants import Checks
 from flowdist.control.job.state import JobState
 from flowdist.control.membership.waiting import waiting_for
 from flowdist.control.protocol.effects import StartReplica
@@ -39,9 +39,8 @@ from flowdist.sim.checks.properties import Properties, Watching
 from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.controller import SimController
 from flowdist.sim.engine.node import RunningAttempts, SimNode
-from flowdist.sim.engine.queue import Queue
+from flowdist.sim.engine.queue import Queue, Violation
 from flowdist.sim.engine.trace import Trace
-from flowdist.sim.engine.violation import Violation
 from flowdist.sim.faults.injector import FaultInjector
 from flowdist.sim.result import SimResult
 from flowdist.sim.user_code.models import UserCode
@@ -68,7 +67,7 @@ class Simulation:
         schedule: The order of events that happen at the same time: 0 is the order in which they were planned, any
             other number draws another one.
         checks: How often the invariants of the job are checked: after each event ("all"), in part in large jobs
-            ("paced"), or what has changed after each moment ("changed"); see `control.invariants.incremental`. All of
+            ("paced"), or what has changed after each moment ("changed"); see `control.invariants`. All of
             them are checked at the end.
         tell: Called every 128 events with the virtual time in ns and the number of events so far.
         fast_forward: Compute quiet times instead of playing them; see `workers.fast_forward`. The decisions and their

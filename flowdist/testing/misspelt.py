@@ -6,7 +6,7 @@ import warnings
 
 from flowdist.dsl.read.objects import methods_of, misspelt, place_of_method
 from flowdist.graph import RoleGraph
-from flowdist.sim.user_code.loading import load_model
+from flowdist.sim.user_code.models import load_model
 
 _SHOWN: dict[str | tuple[str, type[Warning], int], int] = {}  # of Python: the warnings that this process has shown
 

@@ -18,7 +18,7 @@ from flowdist.report.record.trace import event_lines, event_text, stamp, trace_l
 from flowdist.sim.checks.bounds import Bounds
 from flowdist.sim.checks.liveness import end_ns, late
 from flowdist.sim.checks.properties import Properties
-from flowdist.sim.engine.violation import CRASHES, broken_by
+from flowdist.sim.engine.queue import CRASHES, broken_by
 from flowdist.sim.simulation import Checks, SimResult, Simulation, Violation
 from flowdist.testing.sameness import difference, errors_text
 

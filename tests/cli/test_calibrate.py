@@ -15,7 +15,7 @@ from flowdist.cli.simulate.calibrate import _rows
 from flowdist.cli.simulate.calibrate import command as calibrate_command
 from flowdist.cli.simulate.simulate import command as simulate_command
 from flowdist.errors import FlowdistError
-from flowdist.record.journal import AccountLine, Header, decode_lines, encode_line
+from flowdist.record.journal import AccountLine, Header, decode_line, encode_line
 from flowdist.record.reader import WholeRecord
 from flowdist.sim.calibration.calibration import calibrate as measure
 from flowdist.sim.calibration.observe import observe
@@ -131,7 +131,7 @@ def test_a_what_if_warns_where_the_simulation_of_the_run_itself_is_off(trace: Pa
 
 def as_run(trace: Path) -> Path:
     """Return the same record as a journal of a real run: with a name."""
-    header, *lines = decode_lines(trace.read_bytes().splitlines(keepends=True))
+    header, *lines = map(decode_line, trace.read_bytes().splitlines(keepends=True))
     assert isinstance(header, Header)
     path = trace.with_name("run.jsonl")
     kept = [line for line in lines if not isinstance(line, AccountLine)]
@@ -167,7 +167,7 @@ def test_decisions_that_differ_are_named(trace: Path) -> None:
 
 def test_an_error_of_what_did_not_happen_is_no_share(trace: Path) -> None:
     """It was once shown in per cent of one nanosecond."""
-    header, *lines = decode_lines(trace.read_bytes().splitlines(keepends=True))
+    header, *lines = map(decode_line, trace.read_bytes().splitlines(keepends=True))
     assert isinstance(header, Header)
     found = predict(WholeRecord("a", header, lines), measure([observe(header, lines)]))
     rows = _rows([("a", found._replace(a=found.a._replace(lost_ns={})))])

@@ -17,7 +17,7 @@ from flowdist.cli.inspect.replay import command as replay_command
 from flowdist.cli.inspect.timeline import command as timeline_command
 from flowdist.cli.simulate.simulate import command as simulate_command
 from flowdist.control.protocol.events import CheckpointOffered, Event, ReplicaProgressed, ReplicaSpent, ReplicaStepped
-from flowdist.record.journal import FORMAT, AccountLine, Header, Line, Record, decode_lines, encode_line
+from flowdist.record.journal import FORMAT, AccountLine, Header, Line, Record, decode_line, encode_line
 
 GANG = str(Path(__file__).parents[2] / "scenarios/topologies/gang.py")
 
@@ -133,7 +133,7 @@ def test_what_if_shows_the_record_its_simulation_and_the_other_beside_each_other
 
 def as_of_a_run(trace: Path) -> list[Line]:
     """Return the lines of a trace with the id of a run: what-ifs measure the times of its workers."""
-    header, *lines = decode_lines(trace.read_bytes().splitlines())
+    header, *lines = map(decode_line, trace.read_bytes().splitlines())
     assert isinstance(header, Header)
     return [replace(header, run_id="a-run"), *(line for line in lines if not isinstance(line, AccountLine))]
 

@@ -18,7 +18,7 @@ from flowdist.cli.inspect.why import command as why_command
 from flowdist.cli.simulate.calibrate import command as calibrate_command
 from flowdist.cli.simulate.simulate import command as simulate_command
 from flowdist.graph import SECOND
-from flowdist.record.journal import AccountLine, FaultLine, Header, decode_lines, encode_line
+from flowdist.record.journal import AccountLine, FaultLine, Header, decode_line, encode_line
 from flowdist.sim.experiment.outcome import Outcome
 from flowdist.sim.experiment.record import of_record
 from tests.sim.test_calibration import counted
@@ -56,7 +56,7 @@ def trace(tmp_path: Path) -> Path:
 
 def as_journal(trace: Path) -> Path:
     """Return the record as the journal of a real run: with the id of a run, and without the injected faults."""
-    header, *lines = decode_lines(trace.read_bytes().splitlines(keepends=True))
+    header, *lines = map(decode_line, trace.read_bytes().splitlines(keepends=True))
     assert isinstance(header, Header)
     kept = [line for line in lines if not isinstance(line, FaultLine | AccountLine)]
     folder = trace.with_name("a-run")
@@ -100,7 +100,7 @@ def test_the_faults_of_a_journal_are_reconstructed_and_named_the_same(trace: Pat
 def test_what_a_run_injected_and_no_event_shows_is_said(tmp_path: Path) -> None:
     faults = [DECISIVE, "trainer/3@2m30s:slow=2x/10s", "node2@1m:pause/1s", "node1@13m:pause/1m"]
     trace = simulated(tmp_path / "t.jsonl", *(word for fault in faults for word in ("--fail", fault)))
-    header, *lines = decode_lines(trace.read_bytes().splitlines(keepends=True))
+    header, *lines = map(decode_line, trace.read_bytes().splitlines(keepends=True))
     assert isinstance(header, Header)
     assert of_record(msgspec.structs.replace(header, run_id="a-run"), lines).gaps.omitted[-2:] == (
         "node2@1m:pause/1s was injected, and left no event",

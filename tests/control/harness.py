@@ -6,7 +6,7 @@ import copy
 import pickle
 
 from flowdist.control.controller import Controller, settle
-from flowdist.control.invariants.invariants import check_job
+from flowdist.control.invariants import check_job
 from flowdist.control.membership.waiting import waiting_for
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import Decided, Effect, FinishJob, OpenStore, StartReplica, StopReplica

@@ -21,7 +21,7 @@ from flowdist.control.protocol import messages as msg
 from flowdist.control.protocol.effects import AskStep, OpenStore, Order, StartReplica, StopReplica, is_order
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import SECOND, Gate, NodeSpec, Readiness, RoleGraph
-from flowdist.record.journal import Header, decode_lines, encode_line
+from flowdist.record.journal import Header, decode_line, encode_line
 from flowdist.record.replay import Replay
 from flowdist.record.status import status_of
 from tests.choosing import examples
@@ -213,7 +213,7 @@ def test_every_journal_replays_whatever_well_typed_frames_were_sent(part: int) -
         session = Session(jobs[seed % len(jobs)], seed)
         try:
             session.run(session.lie_as_anybody)
-            lines = list(decode_lines(session.journal))
+            lines = list(map(decode_line, session.journal))
             again = Replay(session.header, strict=True).follow(lines)
             assert again.job == session.replay.job
             assert again.sheet.spent(session.now) == session.replay.sheet.spent(session.now)

@@ -8,8 +8,7 @@ from functools import cache
 import pytest
 
 from flowdist.control.controller import Controller
-from flowdist.control.invariants.incremental import SHARE, SMALL, InvariantChecker
-from flowdist.control.invariants.invariants import check_job
+from flowdist.control.invariants import SHARE, SMALL, InvariantChecker, check_job
 from flowdist.control.job.state import JobState
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import CloseStore, Effect

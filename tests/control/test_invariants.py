@@ -8,8 +8,7 @@ from functools import cache
 
 import pytest
 
-from flowdist.control.invariants.incremental import EVERY, InvariantChecker
-from flowdist.control.invariants.invariants import check_job
+from flowdist.control.invariants import EVERY, InvariantChecker, check_job
 from flowdist.control.job.deadlines import Deadlines, Due
 from flowdist.control.job.state import Charge, JobState
 from flowdist.control.protocol import events as ev

@@ -25,7 +25,7 @@ from flowdist.graph import (
     RoleSpec,
     Rule,
 )
-from flowdist.sim.engine.violation import CRASHES
+from flowdist.sim.engine.queue import CRASHES
 from flowdist.testing.strategies import NODES
 from tests.proofs.conversation import Player
 from tests.proofs.judge.restart_rules import Complaint, crash

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from hypothesis import strategies as st
 
 from flowdist.control.controller import Controller
-from flowdist.control.invariants.invariants import check_job
+from flowdist.control.invariants import check_job
 from flowdist.control.membership.waiting import waiting_for
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import (
@@ -29,7 +29,7 @@ from flowdist.control.protocol.effects import (
 from flowdist.control.protocol.ids import ExitCause, NodeName, ReplicaId
 from flowdist.graph import SECOND, FailureKind, RoleGraph
 from flowdist.record.journal import Header, Line, Record, record
-from flowdist.sim.engine.violation import CRASHES
+from flowdist.sim.engine.queue import CRASHES
 from flowdist.testing.strategies import FAILURES, NODES, topologies
 from tests.proofs.judge.restart_rules import Complaint, complaints, crash
 

@@ -18,7 +18,7 @@ from flowdist.control.protocol.ids import ReplicaId
 from flowdist.faults.grammar import NOTHING, Plan, parse_fault
 from flowdist.graph import HOUR, MINUTE, SECOND, Cluster, NodeSpec, RoleGraph
 from flowdist.record.journal import FaultLine, Line, Record
-from flowdist.sim.engine.violation import CRASHES
+from flowdist.sim.engine.queue import CRASHES
 from flowdist.sim.simulation import SimResult, Simulation
 from flowdist.testing.strategies import fault_plans, topologies
 from tests.proofs.judge.restart_rules import Complaint, complaints, crash

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flowdist.control.rules import verdict
+from flowdist.control import rules
 from tests.choosing import slow
 from tests.proofs import mutants
 from tests.proofs.mutations import MUTANTS, Mutant, MutationError, mutated
@@ -15,7 +15,7 @@ from tests.proofs.mutations import MUTANTS, Mutant, MutationError, mutated
 PROOF = Path(__file__).parents[2] / "evidence/proof.md"
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 HARMLESS = Mutant(
-    "harmless", "R9", "nothing", "rules.verdict:matching_rule", "if policy is None:", "if None is policy:", "repeated"
+    "harmless", "R9", "nothing", "rules:matching_rule", "if policy is None:", "if None is policy:", "repeated"
 )
 TENTH = ["--share", "0.1"]
 
@@ -58,23 +58,23 @@ def test_json_has_the_shrunk_case(capsys: pytest.CaptureFixture[str]):
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_each_mutant_applies_and_is_undone(mutant: Mutant):
-    before = verdict.matching_rule.__code__, verdict.judge_failure.__code__
+    before = rules.matching_rule.__code__, rules.judge_failure.__code__
     with mutated(mutant):
         pass
-    assert (verdict.matching_rule.__code__, verdict.judge_failure.__code__) == before
+    assert (rules.matching_rule.__code__, rules.judge_failure.__code__) == before
 
 
 def test_a_mutant_whose_text_is_not_found_once_is_refused():
     with (
-        pytest.raises(MutationError, match=r"'nowhere' stands 0 times in rules.verdict:matching_rule"),
+        pytest.raises(MutationError, match=r"'nowhere' stands 0 times in rules:matching_rule"),
         mutated(HARMLESS._replace(old="nowhere")),
     ):
         pass
     with pytest.raises(MutationError, match=r"stands \d times"), mutated(HARMLESS._replace(old="policy")):
         pass
     with (
-        pytest.raises(MutationError, match="verdict:nothing is no function"),
-        mutated(HARMLESS._replace(where="rules.verdict:nothing")),
+        pytest.raises(MutationError, match="rules:nothing is no function"),
+        mutated(HARMLESS._replace(where="rules:nothing")),
     ):
         pass
 

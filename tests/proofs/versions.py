@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from flowdist.control.protocol import events as ev
 from flowdist.graph import Cluster, Gate, NodeSpec, Readiness, RestartPolicy, RoleGraph, RoleSpec, VersionEdge
 from flowdist.record.journal import Header, Record
-from flowdist.sim.engine.violation import CRASHES
+from flowdist.sim.engine.queue import CRASHES
 from flowdist.testing.strategies import NODES
 from tests.proofs.conversation import Player
 from tests.proofs.judge.facts import Facts

@@ -21,7 +21,7 @@ import msgspec
 
 from flowdist.cli.shared.records import RecordFile
 from flowdist.control.protocol.events import Event
-from flowdist.record.journal import Header, Line, Record, decode_lines
+from flowdist.record.journal import Header, Line, Record, decode_line
 from flowdist.runtime.run_folder.results import SavedStatus, Summary
 from flowdist.runtime.wire.frames import JournalLine, Operate, Operation, Watch, encode, read_from_controller
 
@@ -127,7 +127,7 @@ class Job:
         writer.write(encode(Watch()))
         count = 0
         while count < times and (answer := await read_from_controller(reader)) is not None:
-            lines = decode_lines([answer.line]) if isinstance(answer, JournalLine) else []
+            lines = map(decode_line, [answer.line]) if isinstance(answer, JournalLine) else []
             count += sum(isinstance(line, Record) and isinstance(line.event, kind) for line in lines)
         writer.close()
         return count

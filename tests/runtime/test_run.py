@@ -14,7 +14,7 @@ import pytest
 
 from flowdist.cli.inspect.replay import command as replay_command
 from flowdist.control.controller import Controller
-from flowdist.control.invariants.invariants import check_job
+from flowdist.control.invariants import check_job
 from flowdist.control.protocol.events import ReplicaExited
 from flowdist.dsl.load import load_topology
 from flowdist.faults.grammar import Plan, parse_fault

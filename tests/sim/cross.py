@@ -13,7 +13,7 @@ from flowdist.graph import SECOND, RestartPolicy, RoleGraph
 from flowdist.sim.experiment.compare import Comparison
 from flowdist.sim.experiment.experiment import Experiment
 from flowdist.sim.experiment.play import cross_check
-from flowdist.sim.macro.result import MacroResult
+from flowdist.sim.macro.books import MacroResult
 from flowdist.testing.kit import graph_of
 
 TIMES = {"steps": 600, "startup": "5s", "checkpoint_every": "1m", "checkpoint_time": "1s"}

@@ -15,9 +15,8 @@ from flowdist.record.journal import FaultLine, Header, Line, Record, record
 from flowdist.record.reader import WholeRecord
 from flowdist.sim.calibration.calibration import Calibration, calibrate, calibrated
 from flowdist.sim.calibration.counted import counted_length
-from flowdist.sim.calibration.distribution import distribution, rounded
 from flowdist.sim.calibration.file import calibration_text, read_calibration
-from flowdist.sim.calibration.fit import ORDER_NS, RoleTimes
+from flowdist.sim.calibration.fit import ORDER_NS, RoleTimes, distribution, rounded
 from flowdist.sim.calibration.observe import Observed, observe
 from flowdist.sim.experiment.predict import losses_of, predict
 from flowdist.testing import simulate

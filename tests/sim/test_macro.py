@@ -15,12 +15,12 @@ from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import FaultError, Plan
 from flowdist.graph import HOUR, MINUTE, SECOND, JointWorld, Readiness, RestartPolicy, RoleGraph, Rule
 from flowdist.graph.units import DAY
-from flowdist.record.journal import FaultLine, Header, Record, decode_lines, encode_line
+from flowdist.record.journal import FaultLine, Header, Record, decode_line, encode_line
 from flowdist.report.goodput import daly_ns
 from flowdist.sim.experiment.compare import Comparison
 from flowdist.sim.faults.injector import check_faults
+from flowdist.sim.macro.books import MacroResult
 from flowdist.sim.macro.macro import Macro, MacroTrace
-from flowdist.sim.macro.result import MacroResult
 from flowdist.sim.macro.scope import MacroRefused, scope_of
 from tests.choosing import slow
 from tests.sim.cross import crossed, faults_of, spent_of
@@ -263,7 +263,7 @@ def test_the_trace_has_the_records_lines() -> None:
     trace = MacroTrace(scope, plan, 0)
     plain = Macro(scope, plan).run(10 * MINUTE)
     assert Macro(scope, plan, tell=trace.hear).run(10 * MINUTE) == plain  # to listen changes nothing
-    lines = list(decode_lines(encode_line(line) for line in trace.lines))
+    lines = [decode_line(encode_line(line)) for line in trace.lines]
     assert lines == trace.lines
     assert isinstance(lines[0], Header) and lines[0].options == {
         "fidelity": "macro",

@@ -19,8 +19,7 @@ from flowdist.graph import HOUR, MINUTE, MS, SECOND, RestartPolicy, RoleGraph, R
 from flowdist.sim.macro.books import Books, Course
 from flowdist.sim.macro.macro import Macro
 from flowdist.sim.macro.scope import scope_of
-from flowdist.sim.macro.start_ups import PACES
-from flowdist.sim.user_code.workload import WorldModel
+from flowdist.sim.user_code.workload import PACES, WorldModel
 from tests.choosing import slow
 from tests.sim.cross import crossed, faults_of, gang, patient, sized, spent_of, with_options, with_policy
 

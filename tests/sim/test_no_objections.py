@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flowdist.control.connection.objections import objection
-from flowdist.control.invariants.incremental import Checks
+from flowdist.control.invariants import Checks
 from flowdist.control.protocol.messages import ToController
 from flowdist.sim.engine.controller import SimController
 from flowdist.sim.faults.nemesis import Nemesis

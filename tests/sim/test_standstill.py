@@ -11,8 +11,7 @@ from flowdist.faults.grammar import Plan, parse_fault
 from flowdist.graph import MS, SECOND, NodeSpec
 from flowdist.record.journal import Record
 from flowdist.sim.engine.node import SimNode
-from flowdist.sim.engine.queue import STANDSTILL, Queue
-from flowdist.sim.engine.violation import Violation
+from flowdist.sim.engine.queue import STANDSTILL, Queue, Violation
 from flowdist.sim.experiment.outcome import of_simulation
 from flowdist.sim.experiment.play import checked
 from flowdist.sim.result import SimResult

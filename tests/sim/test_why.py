@@ -19,9 +19,8 @@ from flowdist.sim.experiment.outcome import IncidentOutcome, Outcome
 from flowdist.sim.experiment.outcome import of_record as outcome_of
 from flowdist.sim.experiment.record import of_record
 from flowdist.sim.simulation import SimResult, Simulation
-from flowdist.sim.why.causes import Cause, causes_of, named, without
 from flowdist.sim.why.played import Counterfactuals
-from flowdist.sim.why.search import PLAYS_MAX, Answer, is_better, search
+from flowdist.sim.why.search import PLAYS_MAX, Answer, Cause, causes_of, is_better, named, search, without
 from flowdist.sim.why.words import WORDS, cause_words, end_words, sentence
 from flowdist.testing.kit import graph_of
 from tests.choosing import examples, slow

@@ -207,7 +207,7 @@ def _is_it(case: Case, removed: tuple[object, ...]) -> bool:
 
     A journal shows when a node was missed or a worker was last seen, and not when the fault hit.
     """
-    from flowdist.sim.why.causes import Cause
+    from flowdist.sim.why.search import Cause
 
     (cause, *others) = removed
     assert isinstance(cause, Cause)

@@ -21,7 +21,7 @@ from flowdist.cli.shared.options import (
 )
 from flowdist.cli.shared.records import help_for, open_record
 from flowdist.cli.shared.runs import complete_run
-from flowdist.control.invariants.invariants import check_job
+from flowdist.control.invariants import check_job
 from flowdist.errors import FlowdistError
 from flowdist.record.journal import Header, Line, Record, digest, encode_line
 from flowdist.record.reader import BadLine

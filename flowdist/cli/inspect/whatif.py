@@ -76,7 +76,7 @@ def answer(header: Header, lines: list[Line], name: str, question: Question, as_
     from flowdist.sim.experiment.play import play  # the simulator: a replay without a what-if needs none
     from flowdist.sim.experiment.record import of_record
     from flowdist.sim.faults.injector import check_faults
-    from flowdist.sim.why.causes import causes_of, named, without
+    from flowdist.sim.why.search import causes_of, named, without
 
     job = of_record(header, lines)
     if question.workload_file is not None:

@@ -24,9 +24,8 @@ from flowdist.sim.experiment.compare import compare
 from flowdist.sim.experiment.experiment import Experiment
 from flowdist.sim.experiment.outcome import Outcome
 from flowdist.sim.faults.injector import check_faults
-from flowdist.sim.why.causes import Cause, causes_of
 from flowdist.sim.why.played import Counterfactuals, IncidentCost
-from flowdist.sim.why.search import PLAYS_MAX, Answer, Counterfactual, search
+from flowdist.sim.why.search import PLAYS_MAX, Answer, Cause, Counterfactual, causes_of, search
 from flowdist.sim.why.words import cause_words, end_words, options_of, sentence
 
 SHOWN_MAX = 10  # causes in the text; --json has all

@@ -36,8 +36,8 @@ from flowdist.sim.experiment.compare import Comparison, mean_share
 from flowdist.sim.experiment.experiment import Experiment
 from flowdist.sim.experiment.outcome import Outcome
 from flowdist.sim.experiment.play import cross_check, play_seeds
+from flowdist.sim.macro.books import MacroResult
 from flowdist.sim.macro.macro import MacroTrace
-from flowdist.sim.macro.result import MacroResult
 from flowdist.sim.macro.scope import MacroRefused, Scope, scope_of
 
 if TYPE_CHECKING:

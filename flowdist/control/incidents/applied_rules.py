@@ -11,8 +11,15 @@ from flowdist.control.incidents.ending import begin_ending
 from flowdist.control.job.deadlines import Due
 from flowdist.control.job.state import Failure, Incident, JobState, Role, World
 from flowdist.control.protocol.ids import WorldName
-from flowdist.control.rules.changes import exceeds_row, is_healthy, next_free_row, row_text
-from flowdist.control.rules.verdict import Verdict, judge_failure, next_backoff
+from flowdist.control.rules import (
+    Verdict,
+    exceeds_row,
+    is_healthy,
+    judge_failure,
+    next_backoff,
+    next_free_row,
+    row_text,
+)
 
 
 def set_backoff(job: JobState, role: Role, incident: Incident, own: Incident) -> None:

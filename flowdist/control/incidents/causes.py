@@ -14,7 +14,7 @@ from flowdist.control.incidents.applied_rules import drop_backoff
 from flowdist.control.job.state import Charge, Failure, Incident, JobState, Replica, Role
 from flowdist.control.placement.bad_nodes import forget_failure
 from flowdist.control.protocol.ids import ReplicaId
-from flowdist.control.rules.verdict import PEER_KINDS, step_without_last
+from flowdist.control.rules import PEER_KINDS, step_without_last
 from flowdist.graph import FailureKind
 
 # Kinds of failure that no other replica or node can cause.

@@ -36,7 +36,7 @@ from flowdist.control.job.state import Failure, Incident, JobState, Replica
 from flowdist.control.placement.bad_nodes import blame, note_loss
 from flowdist.control.protocol.events import NodeHeard
 from flowdist.control.protocol.ids import NodeName, WorldName
-from flowdist.control.rules.verdict import EXCUSED, PEER_HANGS, Verdict
+from flowdist.control.rules import EXCUSED, PEER_HANGS, Verdict
 from flowdist.graph import format_duration
 
 

@@ -26,8 +26,7 @@ from flowdist.control.job.deadlines import INCIDENT_DUES, Due
 from flowdist.control.job.facts import Deferred
 from flowdist.control.job.state import Charge, Failure, Incident, JobState, World
 from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
-from flowdist.control.rules.changes import stops_with_grace
-from flowdist.control.rules.verdict import Verdict
+from flowdist.control.rules import Verdict, stops_with_grace
 from flowdist.graph import format_duration
 
 # Results of incidents that have settled; see `settled_result`.
@@ -56,7 +55,7 @@ def open_incident(
 
     Args:
         job: The state.
-        kind: A failure kind, or one of `health.CHOSEN_KINDS`.
+        kind: A failure kind, or one of `rules.CHOSEN_KINDS`.
         root: What failed, left or came: "trainer/0", "node1".
         reason: What happened, in words.
         because: What follows from that, and why, in words.

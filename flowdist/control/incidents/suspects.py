@@ -58,7 +58,7 @@ from flowdist.control.job.facts import Deferred
 from flowdist.control.job.state import Failure, Incident, JobState, Replica
 from flowdist.control.protocol.events import NodeHeard
 from flowdist.control.protocol.ids import NodeName, ReplicaId
-from flowdist.control.rules.verdict import PEER_KINDS, Verdict, matching_rule
+from flowdist.control.rules import PEER_KINDS, Verdict, matching_rule
 
 
 def note_suspected(job: JobState, name: NodeName) -> None:

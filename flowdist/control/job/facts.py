@@ -163,7 +163,7 @@ class Incident:
 
     number: int
     opened_ns: int
-    kind: str  # a failure kind, or one of health.CHOSEN_KINDS
+    kind: str  # a failure kind, or one of rules.CHOSEN_KINDS
     root: str  # what failed, left or came: "trainer/0", "node1"
     reason: str
     root_role: str | None = None  # the role whose budget is charged; None while that is not judged, and if none is

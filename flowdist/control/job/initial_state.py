@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowdist.control.job.candidates import CandidateIndex
+from flowdist.control.job.parts import CandidateIndex
 from flowdist.control.job.state import JobState, Replica, Role, World
 from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
 from flowdist.graph import Gate, RoleGraph, RoleSpec

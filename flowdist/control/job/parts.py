@@ -1,20 +1,103 @@
-"""Mutable records of the nodes, replicas, worlds and roles of a job. They hold data and decide nothing."""
+"""Mutable records of the nodes, replicas, worlds and roles of a job, and their phases. They decide nothing.
+
+The index of candidates stays sorted while seats are taken and freed, so that a choice among ten thousand nodes costs
+what it costs among ten. `placement/chooser.py` decides which nodes are in it, and chooses.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
-from flowdist.control.job.candidates import CandidateIndex
 from flowdist.control.job.facts import Charge, PastFailure
-from flowdist.control.job.phases import LIVE_PHASES, PHASES, UP_PHASES, ReplicaPhase, RoleOutcome, Stall, WorldPhase
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.events import CheckpointOffered, ReplicaExited
 from flowdist.control.protocol.ids import Addresses, NodeName, ProcessState, ReplicaId, WorldName
-from flowdist.graph import Gate, NodeSpec, RoleSpec
+from flowdist.graph import Gate, NodeSpec, Placement, RoleSpec
 from flowdist.graph.capacity import Capacity, Need
 
+# Rank, the node's order, its name; the lowest is the best. The rank is the number of replicas that fit on the node,
+# negative unless the role packs nodes.
+Candidate = tuple[int, int, NodeName]
+
+
+class CandidateIndex:
+    """Nodes that have room for one more replica of a given need and placement, sorted with the best node first.
+
+    Iteration yields the candidates in that order. `slots` is how many replicas fit on all of the nodes together.
+    `is_picky`: the placement has rules besides room, so that a node with room may still be excluded.
+    """
+
+    def __init__(self, need: Need, placement: Placement) -> None:
+        self.need, self.placement = need, placement
+        self.is_picky = bool(placement.where or placement.near or placement.apart)
+        self.slots = 0
+        self._found: dict[NodeName, Candidate] = {}
+        self._sorted: list[Candidate] = []
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CandidateIndex) and self._found == other._found
+
+    __hash__ = None  # type: ignore[assignment]  # an index is mutable
+
+    def __iter__(self) -> Iterator[Candidate]:
+        return iter(self._sorted)
+
+    def get(self, name: NodeName) -> Candidate | None:
+        """Return the candidate of the node; None if the node is not in the index."""
+        return self._found.get(name)
+
+    def put(self, name: NodeName, candidate: Candidate | None) -> None:
+        """Set the candidate of a node and adjust `slots`. None removes the node, if it is in the index."""
+        was = self._found.get(name)
+        if was == candidate:
+            return
+        if was is not None:
+            del self._found[name]
+            del self._sorted[bisect_left(self._sorted, was)]
+            self.slots -= abs(was[0])
+        if candidate is not None:
+            insort(self._sorted, candidate)
+            self._found[name] = candidate
+            self.slots += abs(candidate[0])
+
+    def after(self, candidate: Candidate | None) -> Candidate | None:
+        """Return the best candidate that sorts after the given one, or the best of all for None; None if there is none.
+
+        The given candidate need not be in the index any more.
+        """
+        index = bisect_right(self._sorted, candidate) if candidate is not None else 0
+        return self._sorted[index] if index < len(self._sorted) else None
+
+
+ReplicaPhase = Literal[
+    "waiting",  # nothing of it runs; it may be placed and start
+    "starting",  # ordered to start; its node has not confirmed that
+    "running",
+    "ready",  # runs and has passed its readiness check
+    "stopping",  # ordered to stop; its node has not confirmed that
+    "gone",  # its attempt is over; its incident decides what comes next
+    "succeeded",
+    "ended",  # will not run again, without success: ignored, or stopped at the end
+]
+UP_PHASES: frozenset[str] = frozenset({"starting", "running", "ready"})
+LIVE_PHASES: frozenset[str] = UP_PHASES | {"stopping"}
+OVER_PHASES: frozenset[str] = frozenset({"succeeded", "ended"})
+PHASES: tuple[ReplicaPhase, ...] = get_args(ReplicaPhase)
+
+RoleOutcome = Literal["succeeded", "failed", "ignored", "stopped"]
+Stall = Literal["", "progress", "output", "start"]  # the sign of life that a stalled replica misses; empty: not stalled
+WorldPhase = Literal[
+    "waiting",  # for gates, nodes, the join window or back-off
+    "opening",  # members are chosen, the store is being bound
+    "running",  # all members have the order to start
+    "stopping",  # all members have the order to stop, to start again or to end
+    "succeeded",
+    "ended",
+]
 NoticeKind = Literal["drained", "preempted"]
 
 

@@ -13,11 +13,23 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from flowdist.control.job.candidates import CandidateIndex
 from flowdist.control.job.deadlines import Deadlines, Due
 from flowdist.control.job.facts import Charge, Fact, Failure, Incident, OldRestore, PastFailure
-from flowdist.control.job.parts import Node, Notice, Replica, Role, World
-from flowdist.control.job.phases import LIVE_PHASES, OVER_PHASES, PHASES, UP_PHASES, ReplicaPhase, Stall, WorldPhase
+from flowdist.control.job.parts import (
+    LIVE_PHASES,
+    OVER_PHASES,
+    PHASES,
+    UP_PHASES,
+    CandidateIndex,
+    Node,
+    Notice,
+    Replica,
+    ReplicaPhase,
+    Role,
+    Stall,
+    World,
+    WorldPhase,
+)
 from flowdist.control.protocol.effects import Decided, Effect, Level, Outcome, StopReplica, What
 from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
 from flowdist.graph import FailureKind, RoleGraph

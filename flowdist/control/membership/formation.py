@@ -30,7 +30,7 @@ from flowdist.control.placement.placement import (
 )
 from flowdist.control.protocol.effects import OpenStore, StartReplica
 from flowdist.control.protocol.ids import ReplicaId, WorldName
-from flowdist.control.rules.changes import growth_wait_ns
+from flowdist.control.rules import growth_wait_ns
 from flowdist.graph import format_duration
 from flowdist.graph.roles import GateCondition
 

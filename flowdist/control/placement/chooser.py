@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Iterable
 
-from flowdist.control.job.candidates import Candidate, CandidateIndex
+from flowdist.control.job.parts import Candidate, CandidateIndex
 from flowdist.control.job.state import JobState, Node, Role
 from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.graph import Placement

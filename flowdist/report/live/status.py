@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from flowdist.control.job.phases import LIVE_PHASES
+from flowdist.control.job.parts import LIVE_PHASES
 from flowdist.graph import format_duration
 from flowdist.record.status import (
     MemberPhase,

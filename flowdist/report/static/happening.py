@@ -12,7 +12,7 @@ from flowdist.control.membership.formation import is_lost
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import StartReplica, StopReplica
 from flowdist.control.protocol.ids import ReplicaId
-from flowdist.control.rules.verdict import Verdict, matching_rule
+from flowdist.control.rules import Verdict, matching_rule
 from flowdist.graph import MINUTE, FailureKind, Rule
 from flowdist.report.static.failing import Failing
 from flowdist.report.static.rehearsal import Rehearsal, Running, by_role

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
-from flowdist.control.rules.verdict import Verdict
+from flowdist.control.rules import Verdict
 from flowdist.graph import Domain, JointWorld, RestartPolicy, RoleGraph, RoleSpec, Rule, format_duration
 from flowdist.graph.policies import Scope
 from flowdist.report.static.failing import Failing

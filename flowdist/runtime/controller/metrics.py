@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple, get_args
 
 from flowdist.control.job.state import PHASES
-from flowdist.control.rules.changes import CHOSEN_KINDS
+from flowdist.control.rules import CHOSEN_KINDS
 from flowdist.errors import FlowdistError
 from flowdist.graph.policies import FailureKind
 from flowdist.record.status import NodePhase, Status

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from flowdist.control.job.phases import RoleOutcome
+from flowdist.control.job.parts import RoleOutcome
 from flowdist.record.accounts import Bucket, productive_share
 from flowdist.record.status import Count, Status, Step
 from flowdist.runtime.saved_files import Seconds, SummaryEnd

@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flowdist.graph import RoleGraph, RoleSpec
-from flowdist.sim.calibration.distribution import Distribution, distribution
-from flowdist.sim.calibration.fit import NOTHING, RoleTimes, role_times
+from flowdist.sim.calibration.fit import NOTHING, Distribution, RoleTimes, distribution, role_times
 from flowdist.sim.calibration.observe import Observed, fault_before
 from flowdist.sim.user_code.workload import with_workloads
 

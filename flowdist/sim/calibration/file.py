@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 from flowdist.errors import FlowdistError, did_you_mean
 from flowdist.graph import MS, format_duration, parse_duration
 from flowdist.sim.calibration.calibration import Calibration
-from flowdist.sim.calibration.distribution import Distribution, rounded
-from flowdist.sim.calibration.fit import RoleTimes
+from flowdist.sim.calibration.fit import Distribution, RoleTimes, rounded
 
 FORMAT = 1
 HELP = "flowdist calibrate RUN -o workload.toml writes such a file"

@@ -13,7 +13,7 @@ from flowdist.control.job.state import JobState
 from flowdist.control.membership.waiting import waiting_for
 from flowdist.errors import FlowdistError
 from flowdist.graph import format_duration
-from flowdist.sim.engine.violation import Violation
+from flowdist.sim.engine.queue import Violation
 
 Check = Callable[[JobState], object]
 

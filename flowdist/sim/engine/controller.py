@@ -16,8 +16,7 @@ from typing import Any, Protocol
 
 from flowdist.control.connection.sessions import Sessions
 from flowdist.control.controller import Controller
-from flowdist.control.invariants.incremental import Checks, InvariantChecker
-from flowdist.control.invariants.invariants import check_job
+from flowdist.control.invariants import Checks, InvariantChecker, check_job
 from flowdist.control.job.state import JobState
 from flowdist.control.protocol.effects import Effect, FinishJob, StartReplica, is_order
 from flowdist.control.protocol.events import Event, NodeGone, TimePassed
@@ -28,8 +27,7 @@ from flowdist.graph import MS, NodeSpec
 from flowdist.record.journal import Record, record
 from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.node import PROOF_NS, SimNode
-from flowdist.sim.engine.queue import Action
-from flowdist.sim.engine.violation import Violation
+from flowdist.sim.engine.queue import Action, Violation
 
 TAKE_OVER_NS = 300 * MS  # from the death of the controller to the first event of the next one
 MOMENT_NS = 1_000  # events this close are checked together: under a schedule, messages of one time are 1 ns apart

@@ -22,8 +22,7 @@ from flowdist.control.protocol.messages import Acked, ToAgent, ToController
 from flowdist.graph import MS, NodeSpec
 from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.network import LATENCY_NS, Direction, Disturbance, Link
-from flowdist.sim.engine.queue import Queue
-from flowdist.sim.engine.violation import Violation
+from flowdist.sim.engine.queue import Queue, Violation
 
 SPAWN_NS = 5 * MS  # from the order to fork a worker until it runs
 KILL_NS = 1 * MS

@@ -6,13 +6,13 @@ how many actions of one moment were each planned by the one before, and stops th
 
 from __future__ import annotations
 
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from heapq import heappop, heappush, heappushpop
 from typing import Any
 
 from flowdist.graph import format_duration
-from flowdist.sim.engine.violation import Violation
 
 Action = Callable[..., object]
 Entry = tuple[int, int, Action, tuple[Any, ...]]  # time, serial or place, action, arguments
@@ -144,3 +144,28 @@ def _place(schedule: int, serial: int) -> int:
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & WORD
     mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & WORD
     return PLACED | ((mixed ^ (mixed >> 31)) << SERIALS) | serial
+
+
+CRASHES = (AssertionError, KeyError, ValueError, StopIteration, TypeError, AttributeError)
+
+
+class Violation(AssertionError):
+    """A property of the job or of the simulation does not hold.
+
+    Args:
+        property: The name of the property, such as "invariant", "split brain" or "liveness".
+        text: What does not hold, with names and times.
+        waits: What the job waits for, in words, if it does not end.
+    """
+
+    def __init__(self, property: str, text: str, waits: str = "") -> None:
+        super().__init__(f"{property}: {text}" + (f"; {waits}" if waits else ""))
+        self.property, self.waits = property, waits
+
+
+def broken_by(error: Exception) -> tuple[str, str]:
+    """Return the property that an exception of the controller breaks, "invariant" or "crash", and what is wrong."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    if isinstance(error, AssertionError) and str(error):
+        return "invariant", str(error)
+    return "crash", f"{error!r} in {place.name}: {place.line}"

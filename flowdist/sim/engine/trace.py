@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import overload
 
-from flowdist.record.journal import Header, Line, decode_lines, encode_lines
+from flowdist.record.journal import Header, Line, decode_line, encode_lines
 
 BLOCK = 4096  # lines
 
@@ -54,7 +54,8 @@ class Trace(Sequence[Line]):
             yield self._header
         for number, block in enumerate(self._blocks):
             if place <= (number + 1) * BLOCK:
-                yield from _unpack(block)[max(0, place - 1 - number * BLOCK) :]
+                lines = zlib.decompress(block).splitlines()[max(0, place - 1 - number * BLOCK) :]
+                yield from map(decode_line, lines)
         yield from self._fresh[max(0, place - 1 - len(self._blocks) * BLOCK) :]
 
     @overload
@@ -72,7 +73,3 @@ class Trace(Sequence[Line]):
         return isinstance(other, Sequence) and list(self) == list(other)
 
     __hash__ = None  # type: ignore[assignment]  # mutable
-
-
-def _unpack(block: bytes) -> list[Line]:
-    return list(decode_lines(zlib.decompress(block).splitlines()))

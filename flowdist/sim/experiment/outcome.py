@@ -14,7 +14,7 @@ from flowdist.graph import RoleSpec
 from flowdist.record.accounts import Bucket, goodput_of
 from flowdist.record.journal import Header, Line
 from flowdist.record.replay import Replay
-from flowdist.sim.macro.result import MacroResult
+from flowdist.sim.macro.books import MacroResult
 from flowdist.sim.result import SimResult, worlds_of
 
 NONE: Mapping[Any, Any] = MappingProxyType({})

@@ -15,7 +15,7 @@ from flowdist.faults.streams import draw
 from flowdist.graph import MS, SECOND, RestartPolicy, RoleGraph, RoleSpec, format_duration
 from flowdist.graph.capacity import fits, needed, offered, subtract
 from flowdist.sim.faults.aiming import Aim
-from flowdist.sim.user_code.loading import load_model
+from flowdist.sim.user_code.models import load_model
 from flowdist.sim.workers.collectives import says_nothing
 
 FAULTS_MAX = 6  # how many faults are drawn for a plan at most; some bring a second one

@@ -11,9 +11,9 @@ from functools import partial
 from flowdist.faults.grammar import Fault, Rate
 from flowdist.faults.rates import fault_of
 from flowdist.sim.engine.node import NOTICES_NS
+from flowdist.sim.macro.books import NEVER
 from flowdist.sim.macro.gang import Failed, add_node, fail_replica, lose_node, lose_silent
 from flowdist.sim.macro.job import Job
-from flowdist.sim.macro.result import NEVER
 
 FAILED = {"kill": Failed("signal", signal="KILL"), "oom": Failed("oom", signal="KILL")}  # by kind of fault on a replica
 

@@ -19,11 +19,18 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-from flowdist.control.rules.changes import exceeds_row, growth_wait_ns, next_free_row, row_text, stops_with_grace
-from flowdist.control.rules.verdict import PEER_KINDS, Verdict
+from flowdist.control.rules import (
+    PEER_KINDS,
+    Verdict,
+    exceeds_row,
+    growth_wait_ns,
+    next_free_row,
+    row_text,
+    stops_with_grace,
+)
 from flowdist.graph import FailureKind, format_duration
+from flowdist.sim.macro.books import NEVER
 from flowdist.sim.macro.job import Job
-from flowdist.sim.macro.result import NEVER
 from flowdist.sim.macro.start_ups import slowest_ns, slowest_pace
 
 # Failures.

@@ -12,13 +12,11 @@ from fractions import Fraction
 
 from flowdist.control.job.state import Failure
 from flowdist.control.protocol.ids import ReplicaId
-from flowdist.control.rules.changes import is_healthy
-from flowdist.control.rules.verdict import Verdict, judge_failure, next_backoff, step_without_last
+from flowdist.control.rules import Verdict, is_healthy, judge_failure, next_backoff, step_without_last
 from flowdist.faults.rates import Arrivals
 from flowdist.graph import FailureKind, RoleSpec
 from flowdist.sim.engine.node import KILL_NS
-from flowdist.sim.macro.books import Books
-from flowdist.sim.macro.result import NEVER, Phase
+from flowdist.sim.macro.books import NEVER, Books, Phase
 from flowdist.sim.macro.scope import Scope
 from flowdist.sim.macro.seats import Seats
 from flowdist.sim.macro.start_ups import NodeMemory
@@ -50,29 +48,24 @@ class Job:
         self.arrivals = arrivals
         self.later, self._serial = list[tuple[int, int, Action]](), 0
         self.until = 0  # where `run` stops
-
         self.alive = [node < known for node in range(len(scope.nodes))]  # by node: it is powered and connected
         self.dead_since: dict[int, int] = {}  # by node: when it died or was cut off
-        # Dead nodes of which the controller does not know yet: when it learns that they are lost.
-        self.death_known_at: dict[int, int] = {}
-        # By node that is cut off, and not dead: when it counts as lost, unless it is back or killed before.
-        self.cut_off: dict[int, int] = {}
-        # By node: when its agent connected last. The times of its heartbeats count from there.
-        self.connected_at: dict[int, int] = {}
-        # By node that died or was cut off: when it sent its last heartbeat before.
-        self.last_beat: dict[int, int] = {}
-        # By dead node: when its workers end or ended. On a node that is cut off the agent fences them.
-        self.workers_end_at: dict[int, int] = {}
-
+        self.death_known_at: dict[
+            int, int
+        ] = {}  # when the controller learns of dead nodes that it does not know of yet
+        self.cut_off: dict[int, int] = {}  # nodes that are cut off and live: when each is lost if it is not back before
+        self.connected_at: dict[
+            int, int
+        ] = {}  # by node: when its agent connected last; its heartbeats count from there
+        self.last_beat: dict[int, int] = {}  # by node that died or was cut off: when it sent its last heartbeat before
+        self.workers_end_at: dict[int, int] = {}  # by dead node: when its workers ended; on one cut off, are fenced
         self.seats = Seats(role, graph.options, scope.slots, known)
         self.books = Books(role.workload, role.max_replicas, role.procs)
         self.policy = Policy(role)
         self.free_row = 0  # membership changes in a row without progress or health between them (R8, R13)
         self.failed_on: int | None = None  # the node of the member that failed last; None: none has failed
-        # When the peers of a member that has ended exit by themselves; NEVER: they do not.
-        self.peers_end_at = NEVER
+        self.peers_end_at = NEVER  # when the peers of a member that has ended exit by themselves; NEVER: they do not
         self.result = self.books.result
-
         self.phase: Phase = "opening"
         self.due = NEVER
         self.on_due: Callable[[Job, int], None]
@@ -80,8 +73,7 @@ class Job:
         self.started_at = 0  # when these members were ordered to start
         self.size_max = 0  # the largest number of members of a generation so far
         self.give_up_at: int | None = None  # when the job fails below the minimum of the gang (R12); None: it is not
-        # The members are inside a collective that never ends, so that only SIGKILL stops them.
-        self.is_deaf = False
+        self.is_deaf = False  # the members are inside a collective that never ends: only SIGKILL stops them
         self.is_done = False  # they do the last step of the work before they are stopped
         self.slow: dict[int, Fraction] = {}  # members that a fault has made slow, each with its factor
         self.memory = NodeMemory(role.workload)  # what the nodes have in memory for the next start
@@ -90,20 +82,17 @@ class Job:
         self.unheard: set[int] = set()  # those of them whose agent cannot report it, because it is cut off
         self.newcomers: set[int] = set()  # replicas that have a seat, and start with the next generation
         self.offered_by: int | None = None  # the node that offered the checkpoints of the generation halted last
-
         self.incident_kind, self.opened = "", 0  # kind and time of the last incident
         # Why the job fails, unless the failure of the open incident turns out to follow from the loss of the node of a
         # peer (R8); empty: it does not fail.
         self.deferred = ""
-        # The replicas that were no members of the generation that an incident with a back-off restarts.
-        self.outsiders: list[int] = []
+        self.outsiders: list[int] = []  # no members of the generation that an incident with a back-off restarts
         self.last_lost: list[int] = []  # the replicas that had their seats on the node that was lost last
         # The member whose failure counts against its node (R22), unless it turns out to follow from another node's
         # loss; None: there is none.
         self.unblamed: int | None = None
         self.is_counted = False  # the open incident is charged to a budget
-        # What that was before this generation was ordered to start, with the policy's last charge.
-        self.before_start: tuple[bool, int | None] = (False, None)
+        self.before_start: tuple[bool, int | None] = (False, None)  # that, and the last charge, before this start
         self.backoff_ns = self.backoff_until = 0  # the back-off of the open incident: how long it is, when it ends
         self.stopped_at = 0  # when the members that were ordered to stop have stopped
         self.gone_at = 0  # when the controller knows that all of them have stopped, or that their nodes are lost

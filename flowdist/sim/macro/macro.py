@@ -11,10 +11,10 @@ from flowdist.faults.grammar import Plan
 from flowdist.faults.rates import Arrivals
 from flowdist.faults.targets import added_node
 from flowdist.record.journal import FaultLine, Header, Line, record
+from flowdist.sim.macro.books import NEVER, MacroResult
 from flowdist.sim.macro.fault_effects import apply_fault
 from flowdist.sim.macro.gang import add_node, close, form
 from flowdist.sim.macro.job import Job, Tell
-from flowdist.sim.macro.result import NEVER, MacroResult
 from flowdist.sim.macro.scope import Scope
 
 

@@ -12,7 +12,7 @@ from flowdist.sim.experiment.compare import compare
 from flowdist.sim.experiment.experiment import Experiment
 from flowdist.sim.experiment.outcome import IncidentOutcome, Outcome
 from flowdist.sim.experiment.play import Progress, play
-from flowdist.sim.why.causes import Cause, causes_of, without
+from flowdist.sim.why.search import Cause, causes_of, without
 
 LONGER = 10  # a counterfactual is given up after so many times the length of the run, and some hours more
 MORE_NS = 10 * HOUR

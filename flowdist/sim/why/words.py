@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 from flowdist.faults.grammar import Fault, Scale
 from flowdist.graph import format_duration
-from flowdist.sim.calibration.distribution import rounded
+from flowdist.sim.calibration.fit import rounded
 from flowdist.sim.experiment.compare import compare
 from flowdist.sim.experiment.outcome import Outcome
-from flowdist.sim.why.causes import Cause
-from flowdist.sim.why.search import Counterfactual
+from flowdist.sim.why.search import Cause, Counterfactual
 
 # What happened to {target}, by kind of fault; {arg} is its argument. A kill is named by its target.
 WORDS = {

@@ -13,7 +13,7 @@ import msgspec
 
 from flowdist.control.connection.sessions import Sessions
 from flowdist.control.controller import Controller
-from flowdist.control.invariants.invariants import check_job
+from flowdist.control.invariants import check_job
 from flowdist.control.job.state import Replica
 from flowdist.control.membership.waiting import waiting_for
 from flowdist.control.protocol.effects import Decided as Decision

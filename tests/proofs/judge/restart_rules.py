@@ -16,7 +16,7 @@ from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import RoleSpec
 from flowdist.record.journal import Header, Line, Record
-from flowdist.sim.engine.violation import broken_by
+from flowdist.sim.engine.queue import broken_by
 from tests.proofs.judge.facts import Facts, Run
 from tests.proofs.judge.phrases import GROWS, HANGS, IGNORED, INCIDENT, JOB_FAILS, LAGS, LEADS, READY, REFUSED
 from tests.proofs.judge.start_rules import Found, count, in_place, opens, starts

@@ -1,7 +1,8 @@
 """Meaning of a failure: restart, fail or ignore, and whether a budget pays for it (R5, R8, R9, R11).
 
 All follows from the role's policy, the incidents charged so far, the failure and the time. A verdict says in words
-which of the user's rules decided. The back-off before a restart that a budget pays for is here, too (R10).
+which of the user's rules decided. The back-off before a restart that a budget pays for is here, too (R10), and the
+limit on membership changes: each is free, but too many in a row without progress or health fail the job (R8).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from flowdist.control.job.state import Failure
-from flowdist.graph import FailureKind, RestartPolicy, RoleSpec, Rule, format_duration
+from flowdist.graph import FailureKind, JobOptions, RestartPolicy, RoleSpec, Rule, format_duration
 from flowdist.graph.policies import Action, Scope
 
 # Failures of these kinds restart free of charge, in roles without a policy too, unless a rule of the user matches: no
@@ -163,3 +164,72 @@ def next_backoff(policy: RestartPolicy, step: int, last_counted_ns: int | None, 
 def step_without_last(step: int) -> int:
     """Return the back-off step of a role after the charge of its last incident is taken back (R7); never negative."""
     return max(0, step - 1)
+
+
+# Kinds of membership changes in which no replica failed. Members stop with their full grace, and the job does not fail
+# if a change of one of these kinds is the one too many (R8).
+CHOSEN_KINDS: frozenset[str] = frozenset({"joined", "scaled", "address_changed", "interrupted", "drained"})
+
+
+def stops_with_grace(kind: str) -> bool:
+    """Return whether an incident of this kind stops members with their full grace: no peer of theirs has failed."""
+    return kind in CHOSEN_KINDS or kind == "preempted"
+
+
+def is_healthy(progressed: bool, formed_ns: int | None, now: int, min_uptime_ns: int) -> bool:
+    """Return whether a generation has reported a new step, or has run for `min_uptime_ns` (R8).
+
+    Args:
+        progressed: A new step was reported in this generation.
+        formed_ns: When all members of the generation ran for the first time (ns); None: they have not yet.
+        now: The time, in ns.
+        min_uptime_ns: `JobOptions.min_uptime_ns`.
+    """
+    return progressed or (formed_ns is not None and now - formed_ns >= min_uptime_ns)
+
+
+def next_free_row(free_row: int, healthy: bool) -> int:
+    """Return how many membership changes a world has had in a row, after one more (R8).
+
+    Args:
+        free_row: The number before this change.
+        healthy: The generation before this change was healthy, so that a new row begins with the change.
+    """
+    return 1 if healthy else free_row + 1
+
+
+def exceeds_row(free_row: int, kind: str, options: JobOptions) -> bool:
+    """Return whether `free_row` membership changes in a row, the last of them of this kind, fail the job (R8).
+
+    A change of one of `CHOSEN_KINDS` never does.
+    """
+    return free_row > options.free_incidents_max and kind not in CHOSEN_KINDS
+
+
+def row_text(name: str, free_row: int, options: JobOptions, last: str) -> str:
+    """Return the reason of a job that failed because the world `name` changed its members too often in a row (R8).
+
+    `last` is the reason of the last of these changes.
+    """
+    return (
+        f"{free_row} changes of membership of {name} in a row without progress or "
+        f"{format_duration(options.min_uptime_ns)} of health between them; the last: {last}"
+    )
+
+
+def growth_wait_ns(cooldown_ns: int, free_row: int, options: JobOptions, *, healthy: bool, is_first: bool) -> int:
+    """Return how long (ns) a generation has to run before the world may re-form with more members (R8, R13).
+
+    Args:
+        cooldown_ns: The longest cool-down of the world's roles.
+        free_row: Membership changes in a row so far.
+        options: The options of the job.
+        healthy: The present generation has progressed, or has run for long enough.
+        is_first: The present generation is the first: no cool-down, because the world has waited for nodes to join
+            before.
+    """
+    wait = 0 if is_first else cooldown_ns
+    if free_row >= options.free_incidents_max - 1 and not healthy:
+        # Growth is the controller's own choice. It must not use up the row, or the next lost node fails the job.
+        wait = max(wait, options.min_uptime_ns)
+    return wait
