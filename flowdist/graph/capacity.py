@@ -115,6 +115,13 @@ def slots(need: Need, free: Capacity) -> int:
     return UNLIMITED if count is None else count
 
 
+def slots_on(role: RoleSpec, node: NodeSpec) -> int:
+    """Return how many replicas of the role the empty node has room for, by resources and labels."""
+    labels = dict(node.labels)
+    is_allowed = all(labels.get(key) == value for key, value in role.placement.where)
+    return slots(needed(role.resources), offered(node)) if is_allowed else 0
+
+
 def _gpu_slots(need: Need, free: Capacity) -> int:
     """Return how many replicas with this need of GPUs fit on the free ones."""
     if need.share == WHOLE:

@@ -82,7 +82,7 @@ def judge_hang(job: JobState, world: World) -> None:
     if any(replica.node is not None and job.nodes[replica.node].awaits_inventory for replica in job.members_of(world)):
         # A member on a node that has not connected yet may have fenced long ago, and stalls those that report.
         options = job.graph.options
-        job.due.set(Due("hang", world.name), job.now + options.lease_ns + options.lease_margin_ns)
+        job.due.set(Due("hang", world.name), job.now + options.silent_after_ns)
         return
     stalled = [replica for replica in job.members_of(world) if replica.is_up and replica.stalled]
     first = min(map(_suspicion, stalled))

@@ -198,6 +198,11 @@ class Incident:
         return None if self.closed_ns is None else self.closed_ns - self.opened_ns
 
     @property
+    def recovered_ns(self) -> int | None:
+        """Return the time (ns) from its opening to its first step, or if that is not known to its close; or None."""
+        return self.took_ns if self.first_step_ns is None else self.first_step_ns
+
+    @property
     def first_step_ns(self) -> int | None:
         """Return the time (ns) from its opening to the first step of its worlds; None if that is not known."""
         return None if self.stepped_ns is None else self.stepped_ns - self.opened_ns

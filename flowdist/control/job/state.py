@@ -36,21 +36,9 @@ from flowdist.graph import FailureKind, RoleGraph
 from flowdist.graph.capacity import Capacity
 
 __all__ = [  # re-exports the other types of the state, so that most modules import from here alone
-    "OVER_PHASES",
-    "PHASES",
-    "Charge",
-    "Failure",
-    "Incident",
-    "JobState",
-    "Node",
-    "Notice",
-    "PastFailure",
-    "Replica",
-    "ReplicaPhase",
-    "Role",
-    "World",
-    "WorldPhase",
-]
+    "OVER_PHASES", "PHASES", "Charge", "Failure", "Incident", "JobState", "Node", "Notice", "PastFailure", "Replica",
+    "ReplicaPhase", "Role", "World", "WorldPhase",
+]  # fmt: skip
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from flowdist.control.incidents.closure import closure
 from flowdist.control.incidents.recovery import open_incident
 from flowdist.control.job.facts import FREE
 from flowdist.control.job.state import JobState, Replica, Role
+from flowdist.control.placement.placement import seated
 from flowdist.control.protocol.effects import TellPeers
 from flowdist.control.protocol.ids import Addresses
 
@@ -38,17 +39,12 @@ def update_addresses(job: JobState, roles: Iterable[Role]) -> None:
         if not role.spec.ports or not role.stale or role.portless or not role.seats:
             continue
         role.stale = False
-        found = _address_list(job, role)
+        seats = seated(job, role)
+        found = {port: ",".join(_address(job, replica, port) for replica in seats) for port in role.spec.ports}
         if found != role.addresses:
             role.addresses = found
             for name, _ in role.dependents:
                 _announce_change(job, job.roles[name], role)
-
-
-def _address_list(job: JobState, role: Role) -> dict[str, str]:
-    """Return `host:port,host:port` for each port name: all replicas with a seat, in the order of their indexes."""
-    seats = [replica for replica in job.replicas_of(role) if replica.node is not None]
-    return {port: ",".join(_address(job, replica, port) for replica in seats) for port in role.spec.ports}
 
 
 def _address(job: JobState, replica: Replica, port: str) -> str:

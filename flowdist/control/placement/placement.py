@@ -18,7 +18,7 @@ from flowdist.control.job.state import OVER_PHASES, JobState, Node, Replica, Rol
 from flowdist.control.placement.chooser import Chooser, Seat, Trial, candidate, refusal
 from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.graph import WHOLE, JobOptions, RoleSpec, format_memory
-from flowdist.graph.capacity import Capacity, Need, add, moments, offered, pick, slots, subtract, without
+from flowdist.graph.capacity import Capacity, Need, add, moments, offered, pick, slots_on, subtract, without
 
 Past = TypeVar(
     "Past", bound=tuple[int, str, object, object]
@@ -274,21 +274,12 @@ def _leaves_room(job: JobState, seats: list[Seat], short: dict[str, list[Replica
     The state is not changed.
     """
     while lacking := without_room(job, short, seats):
-        is_for_it = any(_may_ever_take(job.nodes[name], job.roles[lacking]) for _, name in seats)
+        # the node, if nothing ran on it, could take a replica of the role; `near` and `apart` are not looked at
+        is_for_it = any(slots_on(job.roles[lacking].spec, job.nodes[name].spec) for _, name in seats)
         if is_for_it or without_room(job, short) != lacking:
             return False
         short = {name: found for name, found in short.items() if name != lacking}
     return True
-
-
-def _may_ever_take(node: Node, role: Role) -> bool:
-    """Return whether the node, if nothing ran on it, could take a replica of the role: by its labels and its size.
-
-    The rules `near` and `apart` are not looked at.
-    """
-    labels = dict(node.spec.labels)
-    is_allowed = all(labels.get(key) == value for key, value in role.spec.placement.where)
-    return is_allowed and slots(role.need, offered(node.spec)) > 0
 
 
 def without_room(

@@ -134,17 +134,17 @@ def observe(header: Header, lines: Iterable[Line]) -> Observed:
     Raises:
         BadLine: A line cannot be replayed.
     """
-    observer = _Observer(header)
+    observer = Observer(header)
     for line in lines:
         observer.hear(line)
     return observer.end()
 
 
-class _Observer:
-    """One pass through a record."""
+class Observer:
+    """One pass through a record, in which `replay` is a controller that handles its events."""
 
     def __init__(self, header: Header) -> None:
-        self._replay, self._found = Replay(header), Observed(header)
+        self.replay, self._found = Replay(header), Observed(header)
         self._generations: dict[tuple[WorldName, int, str], Generation] = {}
         self._of: dict[tuple[ReplicaId, int], Generation] = {}  # by attempt
         self._node: dict[ReplicaId, NodeName] = {}
@@ -162,7 +162,7 @@ class _Observer:
 
     def hear(self, line: Line) -> None:
         """Note what a line says."""
-        self._replay.hear(line)
+        self.replay.hear(line)
         if isinstance(line, FaultLine):
             self._found.faults.setdefault(line.hit, []).append(line.t_ns)
         if not isinstance(line, Record):
@@ -179,22 +179,18 @@ class _Observer:
 
     def end(self) -> Observed:
         """Return what was noted. Called after the last line."""
-        job = self._replay.job
+        job = self.replay.job
         self._found.disturbed += [(since, job.now) for since in self._stalled.values()]
         for incident in job.incidents:
-            took = incident.took_ns if incident.first_step_ns is None else incident.first_step_ns
-            end = job.now if took is None else incident.opened_ns + took
-            self._found.disturbed.append((min(self._begun(incident), incident.opened_ns), end))
+            end = job.now if (took := incident.recovered_ns) is None else incident.opened_ns + took
+            hit = fault_before(self._found.faults, incident, job.graph.options)
+            self._found.disturbed.append((incident.opened_ns if hit is None else min(hit, incident.opened_ns), end))
         found = self._found
         found.generations, found.incidents = list(self._generations.values()), list(job.incidents)
         for one in found.generations:
             if one.number > 1 and one.world not in self._saved:
                 one.resumed = None  # nothing was committed: the script may have a checkpoint of its own
         return found
-
-    def _begun(self, incident: Incident) -> int:
-        hit = fault_before(self._found.faults, incident, self._found.header.graph.options)
-        return incident.opened_ns if hit is None else hit
 
     def _note_node(self, event: ev.Event, now: int) -> None:
         match event:
@@ -311,6 +307,6 @@ def fault_before(faults: dict[str, list[int]], incident: Incident, options: JobO
     A process that dies is noticed at once, and a node that falls silent when its lease is over. `faults` has the times
     of injected faults by target: a node, a replica, or a worker of it.
     """
-    window_ns = options.cause_window_ns + options.lease_ns + options.lease_margin_ns
+    window_ns = options.cause_window_ns + options.silent_after_ns
     hits = [at for target, times in faults.items() for at in times if target.partition(".")[0] == incident.root]
     return max((at for at in hits if 0 <= incident.opened_ns - at <= window_ns), default=None)

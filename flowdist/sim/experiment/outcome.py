@@ -192,6 +192,6 @@ def _incident(incident: Incident) -> IncidentOutcome:
         tuple(sorted(map(str, incident.stayed))),
         incident.charged_to,
         incident.result,
-        incident.took_ns if incident.first_step_ns is None else incident.first_step_ns,
+        incident.recovered_ns,
         incident.took_ns,
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from flowdist.control.job.facts import Incident
 from flowdist.control.protocol.ids import WorldName
 from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import ORDERS, Plan
@@ -114,15 +113,12 @@ def _simulated_losses(result: SimResult) -> Iterator[Loss]:
     """
     for world, model in result.models.items():
         for at_ns, ns, _ in model.losses:
-            causes = (one for one in result.job.incidents if world in one.worlds and not _is_over(one, at_ns))
-            cause = next(causes, None)
+            causes = (one for one in result.job.incidents if world in one.worlds)
+            cause = next(
+                (one for one in causes if (took := one.recovered_ns) is None or one.opened_ns + took >= at_ns), None
+            )
             for role in model.roles:
                 yield Loss(role, ns, None if cause is None else cause.number)
-
-
-def _is_over(incident: Incident, at_ns: int) -> bool:
-    took_ns = incident.took_ns if incident.first_step_ns is None else incident.first_step_ns
-    return took_ns is not None and incident.opened_ns + took_ns < at_ns
 
 
 def _with_times(graph: RoleGraph, times: Calibration, own: Calibration) -> RoleGraph:

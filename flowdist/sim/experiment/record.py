@@ -21,9 +21,8 @@ from flowdist.faults.grammar import ORDERS, Plan, parse_fault
 from flowdist.graph import MINUTE, SECOND, WorkloadSpec
 from flowdist.graph.roles import GROUP_TIMEOUTS_NS
 from flowdist.record.journal import AccountLine, FaultLine, Header, Line, Record
-from flowdist.record.replay import Replay
 from flowdist.sim.calibration.calibration import calibrate, calibrated
-from flowdist.sim.calibration.observe import observe
+from flowdist.sim.calibration.observe import Observed, Observer
 from flowdist.sim.engine.controller import TAKE_OVER_NS
 from flowdist.sim.engine.network import LATENCY_NS
 from flowdist.sim.engine.node import PROOF_NS
@@ -71,10 +70,10 @@ def reconstruct(header: Header, lines: Sequence[Line]) -> Experiment:
     found = _Reconstruction(header)
     for line in lines:
         found.add(line)
-    found.end()
+    observed = found.end()
     texts = sorted(found.faults, key=lambda fault: fault[0])  # stable: faults of one time stay in order
     plan = parse_plan([text for _, text in texts], found.scales, found.adds, found.drains)
-    times = calibrate([observe(header, lines)])
+    times = calibrate([observed])
     graph = calibrated(header.graph, times)
     unknown = [role for role in header.graph.roles if role.primary and times.roles[role.name].length == "unknown"]
     first = [name for name, role in times.roles.items() if header.run_id and not role.tells_restarts]
@@ -135,12 +134,13 @@ def _at(ns: int) -> str:
 class _Reconstruction:
     """One pass through a record: `add` takes each line in order, `end` completes the faults.
 
-    A fresh controller handles the recorded events. It shows which failures opened an incident, and so were causes.
+    The controller of the observer shows which failures opened an incident, and so were causes.
     """
 
     def __init__(self, header: Header) -> None:
         self._graph = header.graph
-        self._replay = Replay(header)
+        self._observer = Observer(header)
+        self._job = self._observer.replay.job
         self._away: dict[str, tuple[int, str]] = {}  # nodes that are gone: since when, and the kind of fault (":lost")
         self._failures = 0  # failures that have become faults
         self._stalled: dict[str, int] = {}  # when stalled replicas showed their last sign of life
@@ -158,22 +158,19 @@ class _Reconstruction:
 
     def add(self, line: Line) -> None:
         """Note what a line says about the plan that would tell the same story; nothing after the end of the job."""
+        job = self._job
+        before, is_over = (len(job.incidents), job.ending), job.outcome is not None
+        self._observer.hear(line)
         if isinstance(line, FaultLine):
             self._hit[line.hit] = line.t_ns
-        job = self._replay.job
-        if not isinstance(line, Record):
-            self._replay.hear(line)
+        if not isinstance(line, Record) or is_over:
             return
-        if job.outcome is not None:
-            return
-        before = len(job.incidents), job.ending
         if isinstance(line.event, ev.ReplicaStalled):
             self._stalled[str(line.event.replica)] = line.t_ns - line.event.for_ns
         if isinstance(line.event, ev.ReplicaExited) and line.event.cause == "collective_timeout":
             role = self._graph.role(line.event.replica.role)
             usual = GROUP_TIMEOUTS_NS["hang" if line.event.signal == "ABRT" else "fail"]
             self._waited_ns[role.name] = role.workload.group_timeout_ns or usual
-        self._replay.hear(line)
         is_cause = (len(job.incidents), job.ending) != before
         for incident in job.incidents[before[0] :]:
             if incident.kind == "hang" and incident.root in self._stalled:
@@ -189,7 +186,7 @@ class _Reconstruction:
 
         It began when the run injected it, or else when the peer began to wait.
         """
-        for incident in self._replay.job.incidents:
+        for incident in self._job.incidents:
             waited_ns = self._waited_ns.get(incident.root.partition("/")[0])
             if incident.kind == "hang" and waited_ns is not None and incident.number not in self._hung:
                 hit = self._hit.get(incident.root)
@@ -278,8 +275,9 @@ class _Reconstruction:
         elif before is None and event.node not in self._declared:
             self.adds.append(f"{event.node}@{_at(now)}")
 
-    def end(self) -> None:
-        """Add the faults that only the whole record shows. Called after the last line."""
+    def end(self) -> Observed:
+        """Add the faults that only the whole record shows, and return what was observed. Called after the last line."""
         self._hang_behind_timeouts()
         for node, (since, how) in self._away.items():
             self._fault(since, f"{node}@{_at(since)}{how}")
+        return self._observer.end()

@@ -79,7 +79,7 @@ class Aim:
             return at + STOP_NS
         if fault.kind == "hang":
             return at + (spec.hang_after_ns or 0) + spec.stop_grace_ns + STOP_NS
-        silence = options.lease_ns + options.lease_margin_ns
+        silence = options.silent_after_ns
         if fault.kind in SILENT and (fault.duration_ns is None or fault.duration_ns > silence):
             return at + silence + STOP_NS
         return None

@@ -24,6 +24,7 @@ from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.controller import SimController
 from flowdist.sim.engine.network import Direction
 from flowdist.sim.engine.node import SimNode
+from flowdist.sim.user_code.checkpoints import DAMAGES
 from flowdist.sim.workers.work import Work
 
 # The shortest time from a node's death to its return: a little more than `node.PROOF_NS`. If a node came back
@@ -31,7 +32,6 @@ from flowdist.sim.workers.work import Work
 PROVEN_NS = 11 * MS
 LEAVES_NS, LEAVES_MAX = SECOND, 120  # how long to wait, and how many times, for a node that leaves to be gone
 OF_LINKS = ("flap", "delay", "drop", "duplicate", "reorder")
-DAMAGES = ("torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint")
 CHECKPOINTS = (*DAMAGES, "slow-checkpoint")
 SLOW = ("slow", "slow-checkpoint")
 KINDS = {

@@ -15,11 +15,11 @@ from flowdist.faults.streams import draw
 from flowdist.graph import MS, SECOND, RestartPolicy, RoleGraph, RoleSpec, format_duration
 from flowdist.graph.capacity import fits, needed, offered, subtract
 from flowdist.sim.faults.aiming import Aim
+from flowdist.sim.user_code.checkpoints import DAMAGES
 from flowdist.sim.user_code.models import load_model
 from flowdist.sim.workers.collectives import says_nothing
 
 FAULTS_MAX = 6  # how many faults are drawn for a plan at most; some bring a second one
-DAMAGES = ("torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint")
 # Shares of faults, from 0 to 1.
 AIMED = 0.3  # of the faults at a random time: moved into the writing of a checkpoint, where gangs save
 READS = 0.6  # of the faults soon after another fault: moved into the reading of a checkpoint, where gangs read one

@@ -14,9 +14,9 @@ import msgspec
 from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import Fault, Plan, Rate, refuse
 from flowdist.graph import MINUTE, SECOND, JobOptions, RoleGraph, RoleSpec, format_duration
+from flowdist.graph.capacity import slots_on
 from flowdist.sim.engine.network import LATENCY_NS
 from flowdist.sim.engine.node import BIND_NS, KILL_NS, PROOF_NS, SPAWN_NS
-from flowdist.sim.macro.seats import slots_on
 
 KINDS = {"node": ("kill", "lost", "add"), "replica": ("kill", "exit", "oom", "slow")}  # the faults that it plays
 LEAST_AWAY_NS = SECOND  # a node that is back sooner may join before it is lost

@@ -11,8 +11,7 @@ from bisect import insort
 from collections.abc import Iterator
 
 from flowdist.control.placement.placement import recent, repeated
-from flowdist.graph import JobOptions, NodeSpec, RoleSpec
-from flowdist.graph.capacity import fits, needed, offered, slots
+from flowdist.graph import JobOptions, RoleSpec
 
 
 class Seats:
@@ -237,13 +236,3 @@ class Seats:
         """Return whether any other node has a free seat."""
         here = sum(self.room[node] - len(self.on[node]) for node in nodes if self._is_open(node))
         return self.free > here
-
-
-def slots_on(role: RoleSpec, node: NodeSpec) -> int:
-    """Return how many replicas of the role the empty node has room for, by resources and labels."""
-    if not fits(needed(role.resources), offered(node)):
-        return 0
-    labels = dict(node.labels)
-    if any(labels.get(key) != value for key, value in role.placement.where):
-        return 0
-    return slots(needed(role.resources), offered(node))
