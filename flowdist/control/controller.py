@@ -41,7 +41,7 @@ from flowdist.control.membership.versions import judge_readiness, why_not_fresh
 from flowdist.control.placement.placement import explain
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import AnswerCheckpoint, Decided, Effect
-from flowdist.control.protocol.ids import NodeName, ReplicaId
+from flowdist.control.protocol.ids import NodeName, replica_of
 from flowdist.control.recording import record
 from flowdist.graph import RoleGraph, format_duration
 
@@ -239,7 +239,7 @@ def _expire(job: JobState, due: Due) -> None:
             why = f"{due.name} was below its minimum for {waited}: {explain(job, role)}"
             begin_ending(job, "failed", why, due.name)
         case "ready":
-            _unready(job, _by_name(job, due.name))
+            _unready(job, job.replicas[replica_of(due.name)])
         case "arrivals":
             if job.missing:
                 job.decided("nodes_missing", "", f"not waiting any longer for {', '.join(job.missing)}", "warning")
@@ -260,11 +260,6 @@ def _expire(job: JobState, due: Due) -> None:
             judge_hang(job, job.worlds[due.name])
         case _:
             assert_never(due.what)
-
-
-def _by_name(job: JobState, name: str) -> Replica:
-    role, _, index = name.rpartition("/")
-    return job.replicas[ReplicaId(role, int(index))]
 
 
 def _unready(job: JobState, replica: Replica) -> None:

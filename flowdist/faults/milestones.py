@@ -18,7 +18,7 @@ from flowdist.control.protocol.events import (
 )
 from flowdist.faults.grammar import Event as Milestone
 from flowdist.faults.grammar import Fault
-from flowdist.graph import SECOND, RoleSpec, format_duration
+from flowdist.graph import SECOND, format_duration
 
 
 def has_come(job: JobState, event: Event, what: Milestone, role: str, number: int) -> bool:
@@ -79,7 +79,8 @@ def why_never_due(fault: Fault, job: JobState, now_ns: int) -> str:
         case "ready" if not role.has_readiness:
             return f"{role.name} has no ready_when=: it starts without a check of its readiness"
         case "start" | "ready" | "generation" if generations < max(when.number, 1):
-            return _had(role, generations)
+            many = f"{generations} generation{'s' * (generations != 1)}"
+            return f"{role.name} had {many}" if generations else f"{role.name} never started"
         case "step" if step < when.number:
             return f"{role.name} came to step {max(step, 0)}"
         case "checkpoint" if saved < when.number:
@@ -99,10 +100,3 @@ def why_nothing_was_hit(fault: Fault, job: JobState) -> str:
     if fault.target in nodes or fault.label is not None:
         return f"{fault.target} was not there then"
     return f"{fault.target} did not run then"
-
-
-def _had(role: RoleSpec, generations: int) -> str:
-    """Return how many generations the role had, in words."""
-    if not generations:
-        return f"{role.name} never started"
-    return f"{role.name} had {generations} generation{'s' * (generations != 1)}"

@@ -55,12 +55,11 @@ def worlds_of(lines: Iterable[Line]) -> dict[WorldName, tuple[tuple[str, ...], .
         for effect in line.effects if isinstance(line, Record) else ():
             if isinstance(effect, StartReplica):
                 found.setdefault(effect.world, {}).setdefault(effect.generation, []).append(effect)
-    return {name: tuple(_in_order(of[number]) for number in sorted(of)) for name, of in found.items()}
-
-
-def _in_order(starts: list[StartReplica]) -> tuple[str, ...]:
-    """Return the members, each once: an order is repeated after a lost connection."""
-    return tuple(dict.fromkeys(str(start.replica) for start in sorted(starts, key=lambda start: start.rank)))
+    ranked = {
+        name: [sorted(of[each], key=lambda start: start.rank) for each in sorted(of)] for name, of in found.items()
+    }
+    # each member once: an order is repeated after a lost connection
+    return {name: tuple(tuple(dict.fromkeys(str(s.replica) for s in one)) for one in of) for name, of in ranked.items()}
 
 
 def unfired_texts(result: SimResult) -> list[str]:

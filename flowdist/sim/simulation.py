@@ -104,7 +104,7 @@ class Simulation:
         self._hits: Counter[tuple[str, str]] = Counter()
         self._by_rate: Counter[str] = Counter()
         seen: dict[str, int] = {}
-        self._watching, self._is_watched = Watching(properties, seen), not properties.is_empty
+        self._watching, self._is_watched = Watching(properties, seen), any(properties)
         self._accounts, self.running = Accounts(self.job), RunningAttempts(self.queue)
         self._controller = self._new_controller(checks)
         code = UserCode(self.ctx, self.nodes, self._note_offer, play_steps)

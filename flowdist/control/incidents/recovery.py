@@ -149,7 +149,9 @@ def extend(job: JobState, incident: Incident, worlds: Iterable[WorldName]) -> No
             close(job, other, f"became part of incident {incident.number}")
     new = job.in_order(name for name in wanted if name not in incident.worlds)
     for name in new:
-        _forget_first_step(job, job.worlds[name])
+        if (number := job.worlds[name].unstepped_in) is not None:  # it stops before its first step
+            job.incident(number).unstepped.clear()  # that incident never recovers
+            job.worlds[name].unstepped_in = None
         incident.worlds[name] = incident.awaited[name] = None
         job.worlds[name].incident = incident.number
         job.touch(job.worlds[name])
@@ -325,13 +327,6 @@ def _judge_recovered(job: JobState, incident: Incident) -> None:
         times = f"re-formed after {_words(incident.took_ns)}, first step after {_words(incident.first_step_ns)}"
         text = f"incident {incident.number}: recovered: {times}"
         job.decided("incident_recovered", incident.root, text, incident=incident)
-
-
-def _forget_first_step(job: JobState, world: World) -> None:
-    """Drop what waits for a first step of the world, because it stops before: that incident never recovers."""
-    if world.unstepped_in is not None:
-        job.incident(world.unstepped_in).unstepped.clear()
-        world.unstepped_in = None
 
 
 def _task_worlds(job: JobState, incident: Incident) -> list[World]:

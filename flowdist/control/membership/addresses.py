@@ -74,18 +74,13 @@ def _announce_change(job: JobState, dependent: Role, changed: Role) -> None:
         if baked_in and _moved(replica.known_addresses, current, changed.spec.name):
             stale.append(replica)
             continue
-        tell_peers(job, replica, current)
+        assert replica.node is not None
+        replica.known_addresses = current
+        job.emit(TellPeers(replica.node, replica.id, replica.attempt, current))
     if stale:
         reason = f"the address of {changed.spec.name} changed, which {dependent.spec.name} has in its command or env"
         worlds = closure(job, [replica.world for replica in stale])
         open_incident(job, "address_changed", changed.spec.name, reason, FREE, worlds)
-
-
-def tell_peers(job: JobState, replica: Replica, addresses: Addresses) -> None:
-    """Order the agent of a replica with a seat to send these addresses to its workers; record that they were sent."""
-    assert replica.node is not None
-    replica.known_addresses = addresses
-    job.emit(TellPeers(replica.node, replica.id, replica.attempt, addresses))
 
 
 def _moved(told: Addresses, current: Addresses, role: str) -> bool:

@@ -8,14 +8,14 @@ from flowdist.control.job.state import JobState, Role, World
 from flowdist.control.membership.formation import closed_gates, why_not_admitted
 from flowdist.control.membership.versions import why_not_fresh
 from flowdist.control.placement.placement import explain
-from flowdist.control.protocol.ids import ReplicaId
+from flowdist.control.protocol.ids import replica_of
 from flowdist.graph import format_duration
 
 
 def waiting_for(job: JobState) -> list[str]:
     """Return what the job waits for, one line each: `held_up_by`, and each running task. Empty if the job is over."""
     running = ("running", "ready")
-    tasks = [r for r in job.replicas.values() if r.phase in running and _is_task(job, r.id.role)]
+    tasks = [r for r in job.replicas.values() if r.phase in running and job.role_of(r.id).spec.kind == "task"]
     return [*held_up_by(job), *(f"{replica.id} to finish" for replica in tasks)]
 
 
@@ -48,9 +48,8 @@ def held_up_by(job: JobState) -> list[str]:
 
 def _needed_version(job: JobState, name: str) -> str:
     """Return `: ` and which version a replica still needs before it is ready (R23); empty if it needs none."""
-    role, _, index = name.rpartition("/")
-    replica = job.replicas[ReplicaId(role, int(index))]
-    why = why_not_fresh(job, replica) if job.roles[role].spec.versions is not None else ""
+    replica = job.replicas[replica_of(name)]
+    why = why_not_fresh(job, replica) if job.role_of(replica.id).spec.versions is not None else ""
     return f": {why}" if why else ""
 
 
@@ -67,10 +66,6 @@ def _first_versions(job: JobState) -> list[str]:
 def _due_names(job: JobState, what: str) -> list[str]:
     """Return the names for which a deadline of this kind is set."""
     return [due.name for due in job.due if due.what == what]
-
-
-def _is_task(job: JobState, role: str) -> bool:
-    return job.roles[role].spec.kind == "task"
 
 
 def _reasons_of_world(job: JobState, role: Role, world: World) -> list[str]:

@@ -19,6 +19,12 @@ class ReplicaId(NamedTuple):
         return f"{self.role}/{self.index}"
 
 
+def replica_of(name: str) -> ReplicaId:
+    """Return the replica of a name such as `trainer/0`."""
+    role, _, index = name.rpartition("/")
+    return ReplicaId(role, int(index))
+
+
 NodeName = str
 WorldName = str  # the role of a gang, `ps/0` for a replica that is a world of its own
 ExitCause = Literal["", "collective_timeout"]  # of the end of a worker, as far as the driver recognises it

@@ -54,11 +54,6 @@ class Properties(NamedTuple):
     eventually: tuple[Eventually, ...] = ()
     sometimes: tuple[Sometimes, ...] = ()
 
-    @property
-    def is_empty(self) -> bool:
-        """Return whether there is no property: no `always`, no `eventually` and no `sometimes`."""
-        return not (self.always or self.eventually or self.sometimes)
-
     def and_also(self, others: Properties) -> Properties:
         """Return the properties of both, each once."""
         return Properties(

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 from flowdist.graph import WorkloadSpec
 from flowdist.record.accounts import BUCKETS, Bucket, productive_share
 from flowdist.sim.engine.network import LATENCY_NS
-from flowdist.sim.user_code.workload import EVEN
+from flowdist.sim.user_code.workload import EVEN, Steps
 
 ANSWER_NS = 2 * LATENCY_NS  # from the end of a checkpoint until its worker has the answer that it is accepted
 
@@ -48,7 +48,7 @@ class Books:
         self.active, self.since = 0, 0  # how many replicas have been in the bucket, and since when
         self.bucket: Bucket = "waiting"
         self.durable = 0  # the step of the last checkpoint that counts, from which a restart resumes
-        self._first = 0  # the step from which the present generation began
+        self._steps = Steps(load, 0, load.step_ns)  # of the present generation
         # When the last member of this generation had started up, so that its warm-up or its steps began; None: no
         # generation works.
         self.begun: int | None = None
@@ -61,7 +61,6 @@ class Books:
         # The generation that was halted last, if all checkpoints that it had completed count; None: no restart resumes
         # from them, or only those count whose answer had arrived.
         self.halted: Halted | None = None
-        self.step_ns = load.step_ns  # of the present generation
         self._step_known = 0  # the highest step that earlier generations have reported
 
     def move(self, bucket: Bucket, active: int, now: int) -> None:
@@ -88,7 +87,7 @@ class Books:
             self.spent["re-formation"] -= part
         self.move("start-up", members, now)
         self.progressed, self.finished = False, None
-        self.step_ns = self._load.step_ns_at(members * self._procs)
+        self._steps = self._steps._replace(ns=self._load.step_ns_at(members * self._procs))
 
     def begin(self, now: int, pace: Fraction = EVEN) -> int:
         """Begin to work at the end of the start-up, and return when all workers have exited if nothing goes wrong.
@@ -102,10 +101,9 @@ class Books:
             self.spent["restore"] += part
             self.spent["start-up"] -= part
         self.move("productive", self.active, now)
-        self.begun, self._first = now, self.durable
+        self.begun, self._steps = now, self._steps._replace(first=self.durable)
         self._course = Course(now, load.warmup_ns, pace)
-        work = (load.steps - self._first) * self.step_ns
-        self._end_ns = work + max(0, work - 1) // load.checkpoint_every_ns * load.blocking_ns
+        self._end_ns = self._steps.end
         return self._exits()
 
     def _exits(self) -> int:
@@ -121,11 +119,7 @@ class Books:
         """Return the furthest step that the workers of the generation, which works, have reported by `time`."""
         saved = self.reported(time)
         # Workers that save in the background have done more steps by the end of a checkpoint.
-        return self._step_of(saved * self._cycle_ns + self._load.lag_ns) if saved else 0
-
-    def _step_of(self, position: int) -> int:
-        """Return the step that the present generation has reached at a position of its course."""
-        return min(self._load.steps, self._first + self._split(position)[1] // self.step_ns)
+        return self._steps.at(saved * self._cycle_ns + self._load.lag_ns) if saved else 0
 
     def _split(self, position: int) -> tuple[int, int, int, int]:
         """Return how long, nominally, the generation has warmed up, worked, saved and ended its workers by then."""
@@ -165,8 +159,8 @@ class Books:
         """
         if self.begun is None:
             return
-        load, step = self._load, self.step_at(now)
-        warmed, worked, saving, ending = self._split(self._course.position(now))
+        load, step, step_ns, position = self._load, self.step_at(now), self._steps.ns, self._course.position(now)
+        warmed, worked, saving, ending = self._split(position)
         gets_answers = answered_until is None and not is_over
         reports = (now if answered_until is None else answered_until) - 1
         saved = self.reported(reports if gets_answers else reports - ANSWER_NS)
@@ -177,16 +171,15 @@ class Books:
         if done:
             self.durable = load.steps
         else:
-            self.durable = max(self.durable, self._saved_step(saved))
-        kept = min(worked, (self.durable - self._first) * self.step_ns)
+            self.durable = max(self.durable, self._steps.of_checkpoint(saved))
+        kept = min(worked, (self.durable - self._steps.first) * step_ns)
         spent, active, passed = self.spent, self.active, now - self.begun
         spent["productive"] -= active * (passed - kept - ending)  # `move` books all of the time there
         spent["start-up"] += active * warmed
         spent["unsaved at the end" if is_over else "lost work"] += active * (worked - kept)
         spent["checkpoint"] += active * saving
         spent["stalled"] += active * (passed - warmed - worked - saving - ending)
-        begun_ns = worked - (step - self._first) * self.step_ns  # of the step that the workers are in
-        unkept_ns = (step - self.durable) * self.step_ns + begun_ns
+        unkept_ns = (step - self.durable) * step_ns + self._steps.begun_ns_at(position)
         if is_over:
             self.result.unsaved_steps, self.result.unsaved_ns = step - self.durable, unkept_ns
         else:
@@ -204,16 +197,12 @@ class Books:
         if halted is None or self.begun is not None or now - ANSWER_NS > halted.at:
             return
         position = min(self._course.position(now - ANSWER_NS - 1), self._end_ns - 1)
-        durable = max(halted.before, self._saved_step(self._checkpoints(position)))
+        durable = max(halted.before, self._steps.of_checkpoint(self._checkpoints(position)))
         steps, self.durable = self.durable - durable, durable
-        self.spent["productive"] -= halted.active * steps * self.step_ns
-        self.spent["lost work"] += halted.active * steps * self.step_ns
+        self.spent["productive"] -= halted.active * steps * self._steps.ns
+        self.spent["lost work"] += halted.active * steps * self._steps.ns
         self.result.lost_steps += steps
-        self.result.lost_ns += steps * self.step_ns
-
-    def _saved_step(self, checkpoints: int) -> int:
-        """Return the step of the last of so many checkpoints of the present generation."""
-        return self._first + checkpoints * self._load.checkpoint_every_ns // self.step_ns
+        self.result.lost_ns += steps * self._steps.ns
 
     def has_progressed(self, now: int) -> bool:
         """Return whether the controller knows at `now` of new steps of the generation that steps or stepped last."""
@@ -236,7 +225,7 @@ class Books:
         """Return the step that the gang has reached, saved or not; if it does not work, the saved one."""
         if self.begun is None:
             return self.durable
-        return self._step_of(self._course.position(now))
+        return self._steps.at(self._course.position(now))
 
     def close(self, halts: int | None, now: int) -> None:
         """Book everything up to now. `halts`: when members that were ordered to stop do their last step, if they do."""

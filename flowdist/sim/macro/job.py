@@ -191,10 +191,6 @@ class Job:
         """Return the node of the lowest member, whose agent opens the store; None: no member."""
         return next((node for _, node in self.seats.seated), None)
 
-    def _offerer(self) -> int | None:
-        """Return the node of the lowest member of the present generation, whose agent offers checkpoints; or None."""
-        return next((node for replica, node in self.seats.seated if replica not in self.newcomers), None)
-
     # The work of the gang.
 
     @property
@@ -224,13 +220,15 @@ class Job:
         """
         if self.books.begun is None:
             return
-        offerer, answered = self._offerer(), None
+        # The agent of the lowest member of the present generation offers checkpoints.
+        offerer = next((node for replica, node in self.seats.seated if replica not in self.newcomers), None)
+        answered = None
         if offerer is not None and not self.alive[offerer]:
             answered = self.dead_since[offerer]
         self.offered_by = offerer
         never_formed = self.formed == NEVER and bool(self.result.causes)  # so that the incident before is open
-        is_known, reported = self.phase == "stopping", self.books.reported(now)
-        is_known, others = is_known or never_formed, self.live_members > 0
+        is_known, reported = self.phase == "stopping" or never_formed, self.books.reported(now)
+        others = self.live_members > 0
         self.books.halt(now, done=done, answered_until=answered, others_report=others, is_known=is_known)
         if is_known:  # checkpoints reported before the incident opened were counted as progress when it opened
             self.books.progressed = reported > self.reported

@@ -58,7 +58,8 @@ def scope_of(graph: RoleGraph, plan: Plan) -> Scope:
         MacroRefused: for a job, or an order of the operator, that macro mode does not play.
         FaultError: for a fault or a rate that it does not play, with the place underlined.
     """
-    _check_job(graph)
+    for refusal in _refusals(graph):
+        raise MacroRefused(f"macro mode does not play this job:\n  {refusal.text}", refusal=refusal)
     _check_plan(plan, graph)
     (gang,) = graph.roles
     first = graph.cluster.nodes[0]
@@ -159,12 +160,6 @@ _LOAD = _fields(
 )
 # Names that users write, of fields whose name in the graph is another one than that with `_ns` at its end.
 _WRITTEN = {"ready": "ready_when", "import_ns": "import_time", "rejoin_ns": "rejoin_time"}
-
-
-def _check_job(graph: RoleGraph) -> None:
-    """Raise MacroRefused, with the field, for a job that macro mode does not play."""
-    for refusal in _refusals(graph):
-        raise MacroRefused(f"macro mode does not play this job:\n  {refusal.text}", refusal=refusal)
 
 
 def _refusals(graph: RoleGraph) -> Iterator[Refusal]:

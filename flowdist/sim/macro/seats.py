@@ -228,11 +228,7 @@ class Seats:
             if node is None:
                 continue
             bad = self._avoided(replica, now)
-            if (node in bad or node in self.cordoned) and self._has_seat_besides({node, *bad}):
+            here = sum(self.room[each] - len(self.on[each]) for each in {node, *bad} if self._is_open(each))
+            if (node in bad or node in self.cordoned) and self.free > here:  # another node has a free seat
                 insort(self.vacant, replica)
                 self._empty(node, replica)
-
-    def _has_seat_besides(self, nodes: set[int]) -> bool:
-        """Return whether any other node has a free seat."""
-        here = sum(self.room[node] - len(self.on[node]) for node in nodes if self._is_open(node))
-        return self.free > here

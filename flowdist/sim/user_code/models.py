@@ -22,7 +22,7 @@ from typing import Any
 
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.effects import StartReplica
-from flowdist.control.protocol.ids import NodeName, ReplicaId
+from flowdist.control.protocol.ids import NodeName, ReplicaId, replica_of
 from flowdist.errors import FlowdistError
 from flowdist.faults.streams import draw
 from flowdist.graph import RoleGraph, RoleSpec
@@ -395,8 +395,7 @@ class UserCode:
 
         ConnectionError if the replica does not serve, or the method raised. In that case its worker exits, too.
         """
-        name, _, index = address.partition(":")[0].partition("/")
-        serving = self._serving.get(ReplicaId(name, int(index)))
+        serving = self._serving.get(replica_of(address.partition(":")[0]))
         if serving is None or not serving.is_there:
             raise ConnectionError(f"{address} is not there")
         returned = attempt(getattr(serving.worker.model, method), *args)

@@ -161,16 +161,11 @@ def search(causes: Sequence[Cause], play: Play, plays_max: int = PLAYS_MAX) -> A
             smallest, n_kept = _smallest(again, calm, harm, once, found)
             found += smallest
     if not again.is_good:  # several faults may have to come together, and then leaving out any of them helps
-        alone = [(one, _others(harm, one)) for one in found]
+        alone = [(one, tuple(cause for cause in harm if cause not in one.removed)) for one in found]
         found = [one._replace(is_enough=once.may_play(rest) and not once(rest).is_good) for one, rest in alone]
     best = sorted(found, key=lambda one: (not one.is_enough, one.end.lasted_ns, len(one.removed)))  # all succeed
     n_alone = len(causes) - len(singles)
     return Answer(again, calm, tuple(best), len(singles), n_pairs, len(pairs) - n_pairs, n_alone, n_kept)
-
-
-def _others(harm: Sequence[Cause], one: Counterfactual) -> tuple[Cause, ...]:
-    """Return all harm except the causes of a counterfactual."""
-    return tuple(cause for cause in harm if cause not in one.removed)
 
 
 class _Once:
