@@ -23,8 +23,8 @@ from flowdist.dsl.load import load_topology
 from flowdist.faults.grammar import Plan, parse_fault
 from flowdist.graph import HOUR, RoleGraph
 from flowdist.record.journal import Header, record
+from flowdist.sim.engine.context import Trace
 from flowdist.sim.engine.queue import Queue
-from flowdist.sim.engine.trace import Trace
 from flowdist.sim.faults.nemesis import FAULTS_MAX, Nemesis
 from flowdist.sim.simulation import Simulation
 from flowdist.testing.campaign import Rules, campaign, horizon, judge

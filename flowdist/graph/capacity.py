@@ -66,9 +66,7 @@ def fits(need: Need, free: Capacity) -> bool:
 
     A dimension that the replica does not need plays no part, even if the node is oversubscribed in it.
     """
-    if (need.mcpu and need.mcpu > free.mcpu) or (need.memory and need.memory > free.memory):
-        return False
-    return not need.gpu or _gpu_slots(need, free) > 0
+    return slots(need, free) > 0
 
 
 def pick(need: Need, free: Capacity) -> tuple[int, ...]:

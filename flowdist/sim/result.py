@@ -13,8 +13,8 @@ from flowdist.faults.grammar import Fault
 from flowdist.faults.milestones import why_never_due, why_nothing_was_hit
 from flowdist.record.accounts import Spent
 from flowdist.record.journal import Line, Record
+from flowdist.sim.engine.context import Trace
 from flowdist.sim.engine.queue import Violation
-from flowdist.sim.engine.trace import Trace
 from flowdist.sim.user_code.played import Played
 from flowdist.sim.user_code.workload import WorldModel
 

@@ -36,11 +36,10 @@ from flowdist.record.accounts import Accounts
 from flowdist.record.journal import AccountLine, FaultLine, Header, Record, UnkeptWork
 from flowdist.sim.checks.points import POINTS, Points
 from flowdist.sim.checks.properties import Properties, Watching
-from flowdist.sim.engine.context import Context
+from flowdist.sim.engine.context import Context, Trace
 from flowdist.sim.engine.controller import SimController
 from flowdist.sim.engine.node import RunningAttempts, SimNode
 from flowdist.sim.engine.queue import Queue, Violation
-from flowdist.sim.engine.trace import Trace
 from flowdist.sim.faults.injector import FaultInjector
 from flowdist.sim.result import SimResult
 from flowdist.sim.user_code.models import UserCode

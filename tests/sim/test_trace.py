@@ -10,7 +10,7 @@ import pytest
 from flowdist.control.protocol.events import ReplicaProgressed
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.record.journal import Header, Line, digest, encode_line, record
-from flowdist.sim.engine.trace import BLOCK, Trace
+from flowdist.sim.engine.context import BLOCK, Trace
 from tests.control.harness import graph, role
 
 HEADER = Header(graph(role("trainer")), ("node0",))

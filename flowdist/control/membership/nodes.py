@@ -17,7 +17,7 @@ from flowdist.control.job.facts import Connected, Failure, Loss
 from flowdist.control.job.state import JobState, Node, Replica
 from flowdist.control.membership.formation import abandon_openings
 from flowdist.control.placement.bad_nodes import cordon_flapping
-from flowdist.control.placement.placement import forget_ports, unplace, update_free
+from flowdist.control.placement.placement import unplace, update_free
 from flowdist.control.protocol.effects import AskStep, OpenStore, StopAtStep, StopReplica, TellPeers
 from flowdist.control.protocol.events import GpuFailed, InventoryItem, NodeJoined, NodeStandsStill, ReplicaExited
 from flowdist.control.protocol.ids import NODE_RANK, NodeName, ReplicaId, WorldName, is_unnamed, unnamed_of_rank
@@ -250,7 +250,7 @@ def _vacate(job: JobState, name: NodeName, cause: str) -> tuple[tuple[Failure, .
             job.end_attempt(replica)
             replica.member_since = 0
         unplace(job, replica)
-        forget_ports(replica)
+        replica.ports, replica.ports_node = (), None  # the agent that chose them is lost
     return tuple(lost), (*_forget_stores(job, name), *(replica.world for replica in replicas))
 
 

@@ -75,11 +75,6 @@ def unplace(job: JobState, replica: Replica) -> None:
     job.touch(job.worlds[replica.world])
 
 
-def forget_ports(replica: Replica) -> None:
-    """Forget the ports of a replica without a seat; called when the agent that chose them is lost."""
-    replica.ports, replica.ports_node = (), None
-
-
 def takes_more(node: Node) -> bool:
     """Return whether replicas may be placed on the node: it is usable, not cordoned, and does not stand still."""
     return node.usable and not node.is_avoided

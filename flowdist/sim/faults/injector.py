@@ -208,8 +208,8 @@ class FaultInjector:
     def _hit_role_checkpoints(self, fault: Fault, role: str) -> None:
         """Fill or slow down the disk of a role until the fault's duration is over, or damage its newest checkpoint."""
         if fault.kind == "disk-full":
-            self._work.disks.fill(role)
-            self._undo_later(fault, self._work.disks.free, role)
+            self._work.code.disk.full[role] = None
+            self._undo_later(fault, self._work.code.disk.full.pop, role, None)
             return
         if fault.kind == "slow-checkpoint":
             self._work.slow_disk(role, Fraction(fault.arg.rstrip("x")))

@@ -87,7 +87,7 @@ class Books:
             self.spent["re-formation"] -= part
         self.move("start-up", members, now)
         self.progressed, self.finished = False, None
-        self._steps = self._steps._replace(ns=self._load.step_ns_at(members * self._procs))
+        self._steps = Steps(self._load, self._steps.first, self._load.step_ns_at(members * self._procs))
 
     def begin(self, now: int, pace: Fraction = EVEN) -> int:
         """Begin to work at the end of the start-up, and return when all workers have exited if nothing goes wrong.
@@ -101,7 +101,7 @@ class Books:
             self.spent["restore"] += part
             self.spent["start-up"] -= part
         self.move("productive", self.active, now)
-        self.begun, self._steps = now, self._steps._replace(first=self.durable)
+        self.begun, self._steps = now, Steps(load, self.durable, self._steps.ns)
         self._course = Course(now, load.warmup_ns, pace)
         self._end_ns = self._steps.end
         return self._exits()
@@ -159,8 +159,8 @@ class Books:
         """
         if self.begun is None:
             return
-        load, step, step_ns, position = self._load, self.step_at(now), self._steps.ns, self._course.position(now)
-        warmed, worked, saving, ending = self._split(position)
+        load, position, step_ns = self._load, self._course.position(now), self._steps.ns
+        step, (warmed, worked, saving, ending) = self._steps.at(position), self._split(position)
         gets_answers = answered_until is None and not is_over
         reports = (now if answered_until is None else answered_until) - 1
         saved = self.reported(reports if gets_answers else reports - ANSWER_NS)
@@ -179,7 +179,8 @@ class Books:
         spent["unsaved at the end" if is_over else "lost work"] += active * (worked - kept)
         spent["checkpoint"] += active * saving
         spent["stalled"] += active * (passed - warmed - worked - saving - ending)
-        unkept_ns = (step - self.durable) * step_ns + self._steps.begun_ns_at(position)
+        # with the step that the workers are in
+        unkept_ns = worked - (self.durable - self._steps.first) * step_ns
         if is_over:
             self.result.unsaved_steps, self.result.unsaved_ns = step - self.durable, unkept_ns
         else:

@@ -13,7 +13,7 @@ import msgspec
 
 from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import Fault, Plan, Rate, refuse
-from flowdist.graph import MINUTE, SECOND, JobOptions, RoleGraph, RoleSpec, format_duration
+from flowdist.graph import MINUTE, SECOND, RoleGraph, RoleSpec, format_duration
 from flowdist.graph.capacity import slots_on
 from flowdist.sim.engine.network import LATENCY_NS
 from flowdist.sim.engine.node import BIND_NS, KILL_NS, PROOF_NS, SPAWN_NS
@@ -66,12 +66,8 @@ def scope_of(graph: RoleGraph, plan: Plan) -> Scope:
     added = [add.node for add in plan.adds] + [fault.target for fault in plan.faults if fault.kind == "add"]
     names = [node.name for node in graph.cluster.nodes] + added
     specs = (*graph.cluster.nodes, *[first] * len(added))
-    return Scope(graph, gang, tuple(names), tuple(slots_on(gang, node) for node in specs), _times(graph.options, gang))
-
-
-def _times(options: JobOptions, gang: RoleSpec) -> Times:
-    """Return the durations, from the constants of the simulator, the lease of the job and the gang's workload."""
-    return Times(
+    options = graph.options
+    times = Times(
         message=LATENCY_NS,
         proof=PROOF_NS,
         stop=2 * LATENCY_NS + gang.workload.stop_ns,
@@ -79,8 +75,9 @@ def _times(options: JobOptions, gang: RoleSpec) -> Times:
         started=2 * LATENCY_NS + SPAWN_NS,
         up=LATENCY_NS + SPAWN_NS,
         fence=options.lease_ns - options.lease_margin_ns + KILL_NS,
-        silent=LATENCY_NS + options.lease_ns + options.lease_margin_ns,
+        silent=LATENCY_NS + options.silent_after_ns,
     )
+    return Scope(graph, gang, tuple(names), tuple(slots_on(gang, node) for node in specs), times)
 
 
 class Refusal(NamedTuple):

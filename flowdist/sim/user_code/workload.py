@@ -64,8 +64,10 @@ class Steps(NamedTuple):
         return self._worked(position) % self.ns if self.at(position) < self.load.steps else 0
 
     def _worked(self, position: int) -> int:
-        cycles, rest = divmod(max(0, position), self.load.cycle_ns)
-        return cycles * self.load.checkpoint_every_ns + min(rest, self.load.checkpoint_every_ns)
+        load = self.load
+        every_ns = load.checkpoint_every_ns
+        cycles, rest = divmod(max(0, position), every_ns + load.blocking_ns)
+        return cycles * every_ns + min(rest, every_ns)
 
     def of_checkpoint(self, number: int) -> int:
         """Return how many steps checkpoint `number` (from 1) of the generation has."""

@@ -38,14 +38,6 @@ class Disks:
         """Return whether any disk is full or slow."""
         return bool(self._disk.full or self._slow)
 
-    def fill(self, role: str) -> None:
-        """Make the disk of a role full: it can save nothing until `free`."""
-        self._disk.full[role] = None
-
-    def free(self, role: str) -> None:
-        """End `fill` of the disk of a role. Nothing happens if it is not full."""
-        self._disk.full.pop(role, None)
-
     def full_role(self, world: str) -> str | None:
         """Return a role of the world whose disk is full; None if every role can save."""
         full = self._disk.full
