@@ -116,6 +116,16 @@ def test_of_ranks_that_all_fail_one_has_to_tell_everything() -> None:
     assert _found(other, fails=True) == ["0-1 stdout"]
 
 
+def test_which_of_the_ranks_ends_early_is_chance_under_torchrun_as_well() -> None:
+    early = _run(100), _run(200, name="b"), _run(300, name="c")
+    for run, process in zip(early, ("0-0", "0-1", ""), strict=True):
+        if process:
+            run["processes"][process]["stdout"] = []
+    runs = [{"first": run} for run in early]
+    assert [difference.key.entry for difference in differences(*runs)] == ["stdout"]
+    assert list(differences(*runs, fails=True)) == []
+
+
 def test_a_name_fits_its_own_difference_alone() -> None:
     def named(entry: str, expected: object, found: object) -> bool:
         key = Key("first", "0-0", f"notes: first step: {entry}")

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from flowdist.runtime.prefix.fork_safety import running_threads, unforkable_memory
+from flowdist.runtime.prefix.generators import Generators
 from flowdist.runtime.prefix.late import Late
 from flowdist.runtime.processes.prefixes import Prefixes
 from flowdist.runtime.processes.spawn_protocol import (
@@ -32,6 +33,7 @@ from flowdist.runtime.processes.spawn_protocol import (
     SpawnRefused,
     StartedCold,
 )
+from flowdist.runtime.worker_env.worker_errors import error_line
 from tests.runtime.harness import Deaths, children
 from tests.runtime.spawning import Spawning, both, cold_reasons, write
 
@@ -423,6 +425,63 @@ def test_all_ranks_of_a_start_are_the_first_that_miss_a_folder_and_a_restart_fin
     assert outs(spawning, "prepares.py", FLOWDIST_GENERATION="3") == ["False\n"] * 2
 
 
+def test_a_folder_of_modules_that_appears_is_found_by_a_restart_from_the_same_prefix(spawning: Spawning) -> None:
+    tries = "try:\n    import extra; found = extra.NAME\nexcept ImportError:\n    found = None\n"
+    code = "import sys; sys.path.insert(0, 'made'); import colorsys\n" + RANK + tries + "print(found, os.getppid())"
+    write(spawning.folder, "finds", code)
+    first = spawning.outcome(spawning.start("finds.py", warm=True)).out.split()
+    (spawning.folder / "made").mkdir()
+    write(spawning.folder / "made", "extra", "NAME = 'new'")
+    assert spawning.outcome(spawning.start("finds.py", warm=True)).out.split() == ["new", first[1]]
+    assert first[0] == "None"
+
+
+def test_a_module_that_loads_itself_when_it_is_asked_is_not_asked_by_the_split(spawning: Spawning) -> None:
+    write(spawning.folder, "heavy", "print('loaded')")
+    write(
+        spawning.folder,
+        "lazy",
+        """
+        import sys, importlib.util
+        spec = importlib.util.find_spec("heavy")
+        spec.loader = importlib.util.LazyLoader(spec.loader)
+        heavy = sys.modules["heavy"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(heavy)
+        import os; rank = os.environ['RANK']
+        open("acts", "w").close()
+        print("asks"); hasattr(heavy, 'anything')
+        """,
+    )
+    cold, warm = both(spawning, "lazy.py")
+    assert cold == warm and warm.out == "asks\nloaded\n"
+
+
+KEPT = {
+    "a name": ("from time import sleep", "sleep is time.sleep, type(sleep)"),
+    "a name from after the split": ("import json", "monotonic is time.monotonic"),
+    "a table": ("from os import stat; table = {'look': stat}", "table['look'] is os.stat, pickle.dumps(table)"),
+    "a list": ("from os import getpid; kept = [getpid]", "kept[0] is os.getpid, pickle.dumps(kept)"),
+    "a name of a library": ("import timeit", "timeit.default_timer is time.perf_counter"),
+    "a name that the script has changed": ("from time import sleep; sleep = print", "sleep is print"),
+}
+
+
+@pytest.mark.parametrize("what", KEPT)
+def test_a_function_that_is_kept_elsewhere_is_itself_once_the_worker_acts(spawning: Spawning, what: str) -> None:
+    keeps, says = KEPT[what]
+    imports = "import os, pickle, time\n"
+    acts = "from time import monotonic\nopen('acts', 'w').close()\n"
+    write(spawning.folder, "keeps", f"{imports}{keeps}\n{RANK}{acts}print({says})")
+    cold, warm = both(spawning, "keeps.py")
+    assert cold == warm and "False" not in warm.out
+
+
+def test_a_function_that_is_watched_is_pickled_as_itself(spawning: Spawning) -> None:
+    write(spawning.folder, "pickles", f"import pickle, time\nkept = pickle.dumps(time.sleep)\n{RANK}print(kept)")
+    cold, warm = both(spawning, "pickles.py")
+    assert cold == warm and "sleep" in warm.out
+
+
 def test_a_module_that_is_edited_before_the_split_is_noticed(spawning: Spawning) -> None:
     folder = spawning.folder
     write(folder, "mine", "print('one')")
@@ -742,22 +801,25 @@ def test_an_interpreter_that_ends_before_its_script_begins_is_not_used(
 
 
 CHANGES = {
-    "a new value": ("os.environ['MODE'] = 'other'", "MODE is changed after a late import has read it"),
-    "emptied for a moment": ("kept = dict(os.environ); os.environ.clear(); os.environ.update(kept)", ""),
-    "removed": ("del os.environ['MODE']", "MODE is changed after a late import has read it"),
-    "the same value": ("os.environ['MODE'] = 'one'", ""),
+    "a new value": ("os.environ['MODE'] = 'other'", ["MODE"]),
+    "emptied for a moment": ("kept = dict(os.environ); os.environ.clear(); os.environ.update(kept)", []),
+    "removed": ("del os.environ['MODE']", ["MODE"]),
+    "the same value": ("os.environ['MODE'] = 'one'", []),
+    "one twice, and another": ("for v in ('MODE', 'MODE', 'HOW'): os.environ[v] = os.environ[v] * 2", ["MODE", "HOW"]),
 }
 
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_variable_that_a_late_import_has_read_may_not_change_unsaid(spawning: Spawning, what: str) -> None:
-    write(spawning.folder, "late", "import os\nmode = os.environ['MODE']")
+    write(spawning.folder, "late", "import os\nmode, how = os.environ['MODE'], os.environ['HOW']")
     change, said = CHANGES[what]
     acts = "open('acts', 'a').close()\n"
-    write(spawning.folder, "changes", f"{RANK}{acts}{change}\nimport late\nprint(late.mode)")
-    outcome = spawning.outcome(spawning.start("changes.py", warm=True, env={"MODE": "one"}, late=("late",)))
-    assert (outcome.code, outcome.out) == (0, "one\n")
-    assert outcome.err.startswith(f"flowdist: {said}") if said else outcome.err == ""
+    write(spawning.folder, "changes", f"{RANK}{acts}{change}\nimport late\nprint(late.mode)\nraise SystemExit(3)")
+    start = spawning.start("changes.py", warm=True, env={"MODE": "one", "HOW": "so"}, late=("late",))
+    outcome = spawning.outcome(start)
+    assert (outcome.code, outcome.out) == (3, "one\n")
+    assert [line.split()[:2] for line in outcome.err.splitlines()] == [["flowdist:", name] for name in said]
+    assert error_line(spawning.logs(start)) == "", "it is not why the script has failed"
 
 
 def test_a_late_import_that_sets_variables_is_left_to_the_workers(spawning: Spawning) -> None:
@@ -777,3 +839,29 @@ def test_what_a_late_import_has_set_is_set_at_the_first_step() -> None:
     finally:
         for name in ("FLOWDIST_TEST_LEFT", "FLOWDIST_TEST_OWN"):
             os.environ.pop(name, None)
+
+
+def test_modes_of_torch_do_not_see_the_look_at_its_generator() -> None:
+    import torch
+    from torch.overrides import TorchFunctionMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen = []
+
+    class Functions(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    class Operators(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    generators = Generators()
+    with Functions(), Operators():
+        generators.note_first()
+        generators.before_import()
+        assert seen == []
+        torch.rand(1).numpy()
+        assert seen != []

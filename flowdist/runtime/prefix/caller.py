@@ -11,6 +11,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
+    from typing import Any
 
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 _STANDARD = tuple({f"{sys.base_prefix}/lib/python3", f"{sys.prefix}/lib/python3"})
@@ -77,6 +78,15 @@ def is_module(below: str) -> bool:
     while frame is not None and frame.f_code.co_filename.endswith(below):
         frame = frame.f_back
     return frame is not None and frame.f_code.co_name == "<module>"
+
+
+def namespace_of(module: object) -> dict[str, Any]:
+    """Return what a module defines, without asking the module, which may be one that loads itself when it is asked."""
+    try:
+        namespace = object.__getattribute__(module, "__dict__")
+    except AttributeError:
+        return {}
+    return namespace if type(namespace) is dict else {}
 
 
 def is_imported(name: str) -> bool:

@@ -65,11 +65,12 @@ class Scratch:
 
     def why_unsafe(self) -> str:
         """Return why workers must not be forked: a library has kept such a folder; empty if none has."""
-        kept = (path for path in self._paths if _exists(path))
+        kept = (path for path in self._paths if exists(path))
         return next((f"a library has made {path} at its import, and keeps it" for path in kept), "")
 
 
-def _exists(path: str) -> bool:
+def exists(path: str) -> bool:
+    """Return whether there is something at a path, which may be a link that leads nowhere."""
     try:
         posix.lstat(path)
     except OSError:

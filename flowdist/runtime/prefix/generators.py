@@ -14,6 +14,7 @@ from flowdist.runtime.prefix.caller import is_imported
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 TWISTS_MAX = 1000  # a generator of Python gives 624 numbers between two twists of its state
 
@@ -94,7 +95,11 @@ def _of_numpy(module: object) -> object:
 
 def _of_torch(module: object) -> object:
     generator = getattr(module, "default_generator", None) if is_imported("torch") else None  # else torch crashes
-    return None if generator is None else (generator.initial_seed(), generator.get_state().numpy().tobytes())
+    if generator is None:
+        return None
+    torch: Any = sys.modules["torch"]
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():  # of modes that the script is in
+        return generator.initial_seed(), generator.get_state().numpy().tobytes()
 
 
 def _is_python_seeded(module: object, first: object, now: object) -> bool:

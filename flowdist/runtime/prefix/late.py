@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from flowdist.runtime.prefix.watch import Watch
 
 LATE = ("torch._dynamo",)
+TOO_LATE = "is changed after a late import has read it"
 
 
 class Late:
@@ -66,9 +67,9 @@ class Late:
         return f"a late import reads {os.fsdecode(unknown)}" if unknown is not None else ""
 
     def end_guard(self) -> None:
-        """Say once if a variable that the imports have read was removed. From now on changes are the script's own."""
+        """Say which variables that the imports have read were removed. From now on changes are the script's own."""
         if isinstance(data := os.environ._data, Guard):  # type: ignore[attr-defined]
-            for key in [key for key, value in data.names.items() if data.get(key) != value][:1]:
+            for key in [key for key, value in data.names.items() if data.get(key) != value]:
                 data.say(key)
             data.names = {}
 
@@ -109,6 +110,7 @@ class Guard(dict):  # type: ignore[type-arg]
 
     def say(self, key: bytes) -> None:
         """Say once that a variable was changed too late."""
-        self.names = {}
-        text = f"{os.fsdecode(key)} is changed after a late import has read it"
-        posix.write(2, f"flowdist: {text}: set it before RANK is read, or start with --cold\n".encode())
+        del self.names[key]
+        posix.write(
+            2, f"flowdist: {os.fsdecode(key)} {TOO_LATE}: set it before RANK is read, or start with --cold\n".encode()
+        )

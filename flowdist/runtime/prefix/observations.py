@@ -14,6 +14,8 @@ import posix
 import stat
 import sys
 
+from flowdist.runtime.prefix.caller import namespace_of
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,7 +88,7 @@ class Observations:
         for path in _mapped("/proc/self/maps"):
             self.note("file", path)
         for module in list(sys.modules.values()):
-            spec = getattr(module, "__dict__", {}).get("__spec__")
+            spec = namespace_of(module).get("__spec__")
             origin = getattr(spec, "origin", None)
             if getattr(spec, "has_location", False) and isinstance(origin, str):
                 self.note("file", origin)

@@ -275,7 +275,7 @@ class Prefix:
             why: What the split is.
             first_step: A pipe that gets a byte when the worker has made its first step: late imports are done then.
         """
-        gc.freeze()  # objects that exist now stay in pages that all workers share
+        self._freeze()
         self._copied = fork_safety.copied_files()  # before there are workers
         self._link.send("ready", why, is_imported("torch"), posix.getpid())
         self._is_ready = True
@@ -303,7 +303,12 @@ class Prefix:
         if self._late.wanted():
             if why := self._late.import_all(self._watch) or fork_safety.why_unsafe({self._link.fileno()}):
                 self._give_up(why)
-            gc.freeze()
+            self._freeze()
+
+    def _freeze(self) -> None:
+        """Prepare for workers what exists now."""
+        self._watch.note_holders()
+        gc.freeze()  # objects stay in pages that all workers share
 
     def _handle(self, poll: Any, kind: str, id: int, *rest: Any) -> Start | None:
         """Carry out a request of the spawner; return the request in the worker that was forked for it."""

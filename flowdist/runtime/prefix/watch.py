@@ -108,21 +108,22 @@ class Watch:
         self.environment: Environment
         self.environment, self._data = watch_environment(unknown, self.split)
         self._is_busy = self._is_worker = False
-        self._kept: dict[str, Any] = {}
         self._thresholds: tuple[int, int, int] | None = None  # of the collector, while it is patient
-        self._kept_functions: list[tuple[Any, str, Any, Any]] = []  # with what stands in their place
+        self._methods: list[tuple[type, str, Any, Any]] = []  # that are wrapped, with what stands in their place
+        self._wrappers: list[_Wrapper] = []
+        self._holders: list[Any] = []  # dictionaries and lists that may have one
         self.scratch = Scratch()
         self.authkey = b""
         _Hook.call = self._audit
         for name in THREADS:
-            self._wrap_function(_thread, name)
+            self._wrap(_thread, name)
         self.watch_imported()
         for name in SILENT_EFFECTS:
-            self._wrap(name, lambda name, *args, **named: self.act(f"it calls os.{name}"))
+            self._wrap(os, name, lambda name, *args, **named: self.act(f"it calls os.{name}"))
         for name in OF_PROCESS:
-            self._wrap(name, self._on_question)
+            self._wrap(os, name, self._on_question)
         for name in LOOKS:
-            self._wrap(name, self._on_look)
+            self._wrap(os, name, self._on_look)
         bootstrap: Any = _frozen_importlib
         self._find_and_load = bootstrap._find_and_load
         bootstrap._find_and_load = _as_importlib(self._import)
@@ -141,17 +142,27 @@ class Watch:
         self.is_on = self._is_busy = False
         _Hook.call = {}.get  # the audit hook itself cannot be removed: this is the cheapest call
         _frozen_importlib._find_and_load = self._find_and_load  # type: ignore[attr-defined]
-        for name, function in self._kept.items():
-            if isinstance(getattr(os, name), _Wrapper):
-                setattr(os, name, function)
-        for module, name, function, wrapper in self._kept_functions:
-            above = getattr(module, "__name__", "").rpartition(".")[0]
-            # threading has taken the functions of _thread over, packages those of their modules.
-            holders = [(module, name), (sys.modules.get("threading"), f"_{name}"), (sys.modules.get(above), name)]
-            for holder, own_name in holders:
-                if holder is not None and vars(holder).get(own_name) is wrapper:  # else the script has changed it
-                    setattr(holder, own_name, function)
+        self.note_holders()
+        for holder in self._holders:
+            for key, value in list(holder.items() if type(holder) is dict else enumerate(holder)):
+                if type(value) is _Wrapper:
+                    holder[key] = value.function
+        for owner, name, method, wrapper in self._methods:
+            if vars(owner).get(name) is wrapper:
+                setattr(owner, name, method)
         self.environment.give(values, self._data)
+
+    def note_holders(self) -> None:
+        """Note what holds a wrapped function: modules, as after `from time import time`, other dictionaries, and lists.
+
+        The collector shows nothing that was frozen before. Of that only the user's modules get new names. Namespaces of
+        classes are left out: Python has to know when they change.
+        """
+        modules = (caller.namespace_of(module) for module in list(sys.modules.values()))
+        self._holders += [names for names in modules if not caller.is_installed(names.get("__file__") or "<frozen ")]
+        for each in gc.get_referrers(*self._wrappers):
+            if (type(each) is dict and "__module__" not in each) or (type(each) is list and each is not self._wrappers):
+                self._holders.append(each)
 
     def split(self, why: str) -> None:
         """Note that the script has come to its split; `why` says how. Only the first call counts."""
@@ -163,11 +174,6 @@ class Watch:
         """Note that the script is about to act: this is the split, and then the first act of the worker."""
         self.split(why)
         self.split(why)
-
-    def _wrap(self, name: str, before: Callable[..., object]) -> None:
-        if (function := getattr(os, name, None)) is not None:
-            self._kept[name] = function
-            setattr(os, name, _Wrapper(self, "os", name, function, before))
 
     def _on_question(self, name: str, *args: object, **named: object) -> None:
         if not caller.is_import():
@@ -226,9 +232,9 @@ class Watch:
         if name in GENERATORS:
             self.generators.note_first()
         if name in SEEDS:
-            self._wrap_function(module, SEEDS[name], self._on_seed)
+            self._wrap(module, SEEDS[name], self._on_seed)
         if name == "random":
-            self._wrap_function(module.Random, "seed", self._on_seed_of_one)
+            self._wrap_method(module.Random, "seed", self._on_seed_of_one)
         if is_from_user and caller.is_installed(getattr(module, "__file__", None) or "<frozen "):
             self.generators.after_import()
 
@@ -242,26 +248,29 @@ class Watch:
 
     def _wrap_module(self, name: str, module: Any) -> None:
         for function in SPLITTING.get(name, ()):
-            self._wrap_function(module, function)
+            self._wrap(module, function)
         for function in OPENERS.get(name, ()):
-            self._wrap_function(module, function, self._opener(*OPENERS[name][function]))
+            self._wrap(module, function, self._opener(*OPENERS[name][function]))
         if name == "threading":
-            self._wrap_function(module.Thread, "start")  # a fork amid it would lose the thread
+            self._wrap_method(module.Thread, "start", self._on_call)  # a fork amid it would lose the thread
         elif name == "time":
             for function in CLOCKS:
-                self._wrap_function(module, function, self._on_clock)
+                self._wrap(module, function, self._on_clock)
 
-    def _wrap_function(self, module: Any, name: str, before: Callable[..., object] | None = None) -> None:
+    def _wrap(self, module: Any, name: str, before: Callable[..., object] | None = None) -> None:
         function = getattr(module, name, None)
         # `importlib.import_module` comes here with modules that are imported already.
-        if function is None or any(function is wrapper for *_, wrapper in self._kept_functions):
-            return
-        wrapper: Any = _Wrapper(self, module.__name__, name, function, before or self._on_call)
-        if isinstance(module, type):  # a function is bound where it is an attribute of a class; no wrapper is
-            as_object = wrapper
-            wrapper = lambda *args, **named: as_object(*args, **named)  # noqa: E731, PLW0108
-        self._kept_functions.append((module, name, function, wrapper))
-        setattr(module, name, wrapper)
+        if function is not None and type(function) is not _Wrapper:
+            self._wrappers.append(_Wrapper(self, module.__name__, name, function, before or self._on_call))
+            setattr(module, name, self._wrappers[-1])
+
+    def _wrap_method(self, owner: Any, name: str, before: Callable[..., object]) -> None:
+        method = getattr(owner, name)
+        if all(method is not wrapper for *_, wrapper in self._methods):
+            as_object: Any = _Wrapper(self, owner.__module__, name, method, before)
+            wrapper: Any = lambda *args, **named: as_object(*args, **named)  # noqa: E731, PLW0108  # to be bound
+            self._methods.append((owner, name, method, wrapper))
+            setattr(owner, name, wrapper)
 
     def _on_call(self, name: str, *args: object, **named: object) -> None:
         if name.startswith("_cuda") or not caller.is_import():  # libraries try at their import what the system can do
@@ -379,7 +388,7 @@ class _Wrapper:
     def __init__(
         self, watch: Watch, holder: str, name: str, function: Callable[..., Any], before: Callable[..., object]
     ) -> None:
-        self._watch, self._name, self._function, self._before = watch, name, function, before
+        self._watch, self._name, self.function, self._before = watch, name, function, before
         self._holder = holder
         self.__name__ = self.__qualname__ = name
         self.__doc__ = function.__doc__
@@ -389,18 +398,20 @@ class _Wrapper:
     def __call__(self, *args: Any, **named: Any) -> Any:
         if self._watch.is_on:
             self._before(self._name, *args, **named)
-        return self._function(*args, **named)
+        return self.function(*args, **named)
 
     def __eq__(self, other: object) -> bool:
-        return other is self or other is self._function
+        return other is self or other is self.function
 
     def __hash__(self) -> int:
-        return hash(self._function)
+        return hash(self.function)
 
     def __repr__(self) -> str:
-        return repr(self._function)
+        return repr(self.function)
 
-    def __reduce__(self) -> tuple[object, ...]:
+    def __reduce__(self) -> str | tuple[object, ...]:
+        if getattr(sys.modules.get(self.__module__), self.__name__, None) is self:
+            return str(self.__name__)  # as the function itself is pickled
         return getattr, (_Module(self._holder, self._name), self._name)
 
     def __copy__(self) -> _Wrapper:

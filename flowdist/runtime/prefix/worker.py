@@ -10,6 +10,7 @@ import posix
 import sys
 
 from flowdist.runtime.prefix import fork_safety
+from flowdist.runtime.prefix.effects import exists
 from flowdist.runtime.prefix.link import HIGH_FD, VARIABLE
 
 TYPE_CHECKING = False
@@ -210,6 +211,7 @@ def become_worker(start: Start, watch: Watch, output: Output, copied: list[list[
     output.give(start.logs)
     start.close_logs()
     fork_safety.reopen(copied)
+    _look_again()
     sys.argv = _arguments(start.argv)
     watch.generators.give()
     _renew_authkey(watch.authkey)
@@ -225,6 +227,13 @@ def _arguments(argv: list[str]) -> list[str]:
     words: Any = sys.argv
     words.give(argv)
     return list(words)
+
+
+def _look_again() -> None:
+    """Have folders looked at again that were missing when the script looked for modules there."""
+    for folder, finder in list(sys.path_importer_cache.items()):
+        if finder is None and exists(folder):
+            del sys.path_importer_cache[folder]
 
 
 def _renew_authkey(drawn: bytes) -> None:

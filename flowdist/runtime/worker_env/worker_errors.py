@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flowdist.runtime.left_files import clean, modified_ns, read_from, read_small
+from flowdist.runtime.prefix.late import TOO_LATE
 from flowdist.text.printable import printable, without_sequences, worker_line
 
 OWN = f"{Path(__file__).parents[2]}/"  # where flowdist's modules are
@@ -181,7 +182,7 @@ def error_line(folder: Path, mask: Callable[[str], str] = str, signal: str | Non
     if error is not None:
         return _plain(next(iter(mask(error.message).splitlines()), ""))[:ERROR_LINE_MAX]
     if signal is None:
-        lines = last_lines(folder / "stderr.log", 1)
+        lines = [line for line in last_lines(folder / "stderr.log", TAIL_BYTES) if TOO_LATE not in line][-1:]
     else:
         lines = _last_words(folder) if signal in OWN_FAULT else []
     return _plain(mask(lines[0])).strip()[:200] if lines else ""

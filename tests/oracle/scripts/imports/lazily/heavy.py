@@ -1,0 +1,2 @@
+LOADED = True
+print("heavy is loaded")
