@@ -364,6 +364,17 @@ def test_what_must_not_be_forked_starts_cold_and_says_so_once(spawning: Spawning
     assert children(spawning.process.pid) == []
 
 
+def test_the_reason_names_the_import_that_has_started_a_thread(spawning: Spawning) -> None:
+    (spawning.folder / "site-packages").mkdir()
+    write(
+        spawning.folder / "site-packages", "starts", "import _thread, time; _thread.start_new_thread(time.sleep, (60,))"
+    )
+    write(spawning.folder, "uses", "import sys; sys.path.append('site-packages')\nimport json, starts\n" + SAYS)
+    assert spawning.outcome(spawning.start("uses.py", warm=True)).code == 0
+    (reason,) = cold_reasons(spawning)
+    assert reason.startswith("it has left 1 thread running (") and reason.endswith(") since it imported starts")
+
+
 def install(folder: Path, name: str) -> None:
     """Make what pip leaves of a package in a folder of modules."""
     (folder / f"{name}-1.dist-info").mkdir()

@@ -16,6 +16,10 @@ import select
 import stat
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 PF_EXITING = 0x4  # flag of a thread in /proc: it is ending, and runs no code of the process any more
 _open = _io.open  # the script may have put something else in place of `builtins.open`
 _FORK = _ctypes.dlsym(_ctypes.dlopen(None, 0), "fork")  # type: ignore[arg-type]
@@ -24,12 +28,13 @@ EPOLL = "anon_inode:[eventpoll]"
 FORK_SAFE = ("jemalloc_bg_thd",)  # threads whose library stops them for a fork, and starts them again when needed
 
 
-def why_unsafe(own_files: set[int], own_child: int = 0) -> str:
+def why_unsafe(own_files: set[int], own_child: int = 0, starters: Sequence[str] = ()) -> str:
     """Return why this process must not be forked; empty if it may be. It is forked once to find out.
 
     Args:
         own_files: The descriptors that belong to flowdist.
         own_child: The process id of a child that belongs to flowdist; 0: there is none.
+        starters: The modules whose imports have started threads.
     """
     is_blocked = _signal.SIGCHLD in _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
     if is_blocked or _signal.getsignal(_signal.SIGCHLD) != _signal.SIG_DFL:
@@ -54,7 +59,8 @@ def why_unsafe(own_files: set[int], own_child: int = 0) -> str:
     posix.waitpid(pid, 0)
     names = [name for name in running_threads("/proc/self/task", posix.getpid()) if name not in FORK_SAFE]
     count = f"{len(names)} thread{'s' if len(names) > 1 else ''}"
-    return f"it has left {count} running ({', '.join(names)})" if names else ""
+    since = f" since it imported {', '.join(starters)}" if starters else ""
+    return f"it has left {count} running ({', '.join(names)}){since}" if names else ""
 
 
 def fork() -> int:

@@ -162,7 +162,7 @@ class Prefix:
         if _signal.sigpending():
             return "a signal that it blocks waits for it"
         of_script = self._watch.scratch.why_unsafe() or self._watch.generators.why_different()
-        return of_script or fork_safety.why_unsafe({self._link.fileno()})
+        return of_script or fork_safety.why_unsafe({self._link.fileno()}, starters=self._watch.starters)
 
     def _why_once(self, why: str) -> str:
         """Return why a restart must not go on from here, where the script splits or acts; empty if it may."""

@@ -114,6 +114,8 @@ class Watch:
         self._holders: list[Any] = []  # dictionaries and lists that may have one
         self.scratch = Scratch()
         self.authkey = b""
+        self.starters: list[str] = []  # modules whose imports by the user's code have started threads
+        self._threads = _count_threads()
         _Hook.call = self._audit
         for name in THREADS:
             self._wrap(_thread, name)
@@ -237,6 +239,9 @@ class Watch:
             self._wrap_method(module.Random, "seed", self._on_seed_of_one)
         if is_from_user and caller.is_installed(getattr(module, "__file__", None) or "<frozen "):
             self.generators.after_import()
+        if is_from_user and (count := _count_threads()) != self._threads:
+            self.starters += [name] * (count > self._threads)
+            self._threads = count
 
     def watch_imported(self) -> None:
         """Watch the modules that were imported before the hooks were set, or while they were off, as late imports are.
@@ -455,6 +460,13 @@ def _is_any_rank_enough() -> bool:
             return True
         frame = frame.f_back  # type: ignore[assignment]
     return False
+
+
+def _count_threads() -> int:
+    try:
+        return posix.stat("/proc/self/task").st_nlink
+    except OSError:
+        return 0
 
 
 def _is_folder(path: str) -> bool:
