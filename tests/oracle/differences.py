@@ -97,6 +97,17 @@ def _more_modules(left: list[Any], right: list[Any]) -> bool:
 
 
 @_of_lists
+def _without_ascii(left: list[Any], right: list[Any]) -> bool:
+    """Return whether only the codec is missing that Python's development mode loads with a compiled module."""
+    return [name for name in left if name != "encodings.ascii"] == right
+
+
+@_of_lists
+def _has_all(left: list[Any], right: list[Any]) -> bool:
+    return not Counter(left) - Counter(right)
+
+
+@_of_lists
 def _codecs_in_another_order(left: list[Any], right: list[Any]) -> bool:
     found = [[name for name in names if not name.startswith("_codecs_")] for names in (left, right)]
     return found[0] == found[1] and sorted(left) == sorted(right)
@@ -262,6 +273,13 @@ NAMED = (
         _of_hooks,
     ),
     Named(
+        "modules of the hooks",
+        WARM,
+        "the compiled modules of Python that the hooks use are loaded",
+        "modules",
+        _without_ascii,
+    ),
+    Named(
         "numbers that nobody draws",
         WARM,
         "the state of a generator that nobody has seeded is the same for the ranks",
@@ -302,5 +320,9 @@ NAMED = (
         )
     ),
     Named("collected later", WARM, "What is garbage by then is collected later", r"files: \d+", _cyclic_garbage),
-    Named("shared memory", WARM, "(`gc.get_freeze_count()`)", "gc frozen", _is(False, True)),
+    Named("shared memory", WARM, "(`gc.get_freeze_count()`)", "gc frozen|own: has_frozen", _is(False, True)),
+    Named(
+        "shared memory", WARM, "`del model; gc.collect()` frees no cycle", "own: cycle_(gone|counts)", _is(True, False)
+    ),
+    Named("events of the split", WARM, "audit hook sees what flowdist does at the split", "own: seen", _has_all),
 )

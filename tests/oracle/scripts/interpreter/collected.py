@@ -20,5 +20,6 @@ del thing
 alive = REFERENCE() is not None
 probe.note("made")
 rank = os.environ["RANK"]
-count = gc.collect() > 0
-probe.first_step(rank=rank, alive=alive, gone=REFERENCE() is None, collected=count, frozen=gc.get_freeze_count())
+counts = gc.collect() > 0
+gone = REFERENCE() is None
+probe.first_step(rank=rank, alive=alive, cycle_gone=gone, cycle_counts=counts, has_frozen=gc.get_freeze_count() > 0)
