@@ -471,6 +471,10 @@ KEPT = {
     "a name": ("from time import sleep", "sleep is time.sleep, type(sleep)"),
     "a name from after the split": ("import json", "monotonic is time.monotonic"),
     "a table": ("from os import stat; table = {'look': stat}", "table['look'] is os.stat, pickle.dumps(table)"),
+    "an object": (
+        "class Timer:\n    def __init__(self): self.now = time.time\nkept = Timer()",
+        "kept.now is time.time, pickle.dumps(kept)",
+    ),
     "a list": ("from os import getpid; kept = [getpid]", "kept[0] is os.getpid, pickle.dumps(kept)"),
     "a name of a library": ("import timeit", "timeit.default_timer is time.perf_counter"),
     "a name that the script has changed": ("from time import sleep; sleep = print", "sleep is print"),

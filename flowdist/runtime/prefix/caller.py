@@ -80,11 +80,11 @@ def is_module(below: str) -> bool:
     return frame is not None and frame.f_code.co_name == "<module>"
 
 
-def namespace_of(module: object) -> dict[str, Any]:
-    """Return what a module defines, without asking the module, which may be one that loads itself when it is asked."""
+def namespace_of(thing: object) -> dict[str, Any]:
+    """Return the attributes of a module or object, without asking it: a module may load itself when it is asked."""
     try:
-        namespace = object.__getattribute__(module, "__dict__")
-    except AttributeError:
+        namespace = object.__getattribute__(thing, "__dict__")
+    except Exception:  # it has none, or its class computes it
         return {}
     return namespace if type(namespace) is dict else {}
 

@@ -155,7 +155,7 @@ class Watch:
         self.environment.give(values, self._data)
 
     def note_holders(self) -> None:
-        """Note what holds a wrapped function: modules, as after `from time import time`, other dictionaries, and lists.
+        """Note what holds a wrapped function: modules, as after `from time import time`, objects, dictionaries, lists.
 
         The collector shows nothing that was frozen before. Of that only the user's modules get new names. Namespaces of
         classes are left out: Python has to know when they change.
@@ -163,8 +163,9 @@ class Watch:
         modules = (caller.namespace_of(module) for module in list(sys.modules.values()))
         self._holders += [names for names in modules if not caller.is_installed(names.get("__file__") or "<frozen ")]
         for each in gc.get_referrers(*self._wrappers):
-            if (type(each) is dict and "__module__" not in each) or (type(each) is list and each is not self._wrappers):
-                self._holders.append(each)
+            holder = each if type(each) in (dict, list) else caller.namespace_of(each)
+            if each is not self._wrappers and (type(holder) is list or "__module__" not in holder):
+                self._holders.append(holder)
 
     def split(self, why: str) -> None:
         """Note that the script has come to its split; `why` says how. Only the first call counts."""
