@@ -149,6 +149,7 @@ class Watch:
             for key, value in list(holder.items() if type(holder) is dict else enumerate(holder)):
                 if type(value) is _Wrapper:
                     holder[key] = value.function
+        self._holders, self._wrappers = [], []
         for owner, name, method, wrapper in self._methods:
             if vars(owner).get(name) is wrapper:
                 setattr(owner, name, method)
