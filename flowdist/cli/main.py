@@ -118,6 +118,12 @@ class _LazyGroup(click.Group):
             help: str = getattr(error, "help", "")  # of an `UnknownOption`
             message = error.message if help else error.format_message()
             fail(FlowdistError(message, help=help or f"see {usage} --help"), as_json=True)
+        except EOFError as error:  # click would say "Aborted!"
+            if "marshal" not in str(error):
+                raise
+            damaged = "a compiled module is cut off, as a full disk leaves it"
+            help = f"delete the folders __pycache__ below {Path(__file__).parents[1]}"
+            fail(FlowdistError(damaged, help=help), as_json=ctx.meta[AS_JSON])
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the verbs for --help, under the headings of `VERBS`."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import py_compile
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+import flowdist
 from flowdist import __version__
 from flowdist.cli.main import VERBS as VERBS_OF_MAIN
 from flowdist.cli.main import WORDS_OF_OTHERS, Verb, cli
@@ -194,6 +197,20 @@ def test_help_that_cannot_be_written_is_an_error_in_words() -> None:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     text = "error: stdout could not be written, and lacks some of the output: No space left on device\n"
     assert (done.returncode, done.stderr) == (2, text)
+
+
+def test_a_compiled_module_that_a_full_disk_has_cut_off_is_an_error_in_words(tmp_path: Path) -> None:
+    ignored = shutil.ignore_patterns("*.pyc")
+    shutil.copytree(Path(flowdist.__file__).parent, tmp_path / "flowdist", ignore=ignored)
+    verb = tmp_path / "flowdist/cli/run/new.py"
+    compiled = Path(py_compile.compile(str(verb), doraise=True))
+    compiled.write_bytes(compiled.read_bytes()[:-100])
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    ended = subprocess.run(
+        [sys.executable, "-m", "flowdist", "new"], env=env, text=True, capture_output=True, check=False
+    )
+    assert ended.returncode == 2 and "Aborted" not in ended.stderr
+    assert f"delete the folders __pycache__ below {tmp_path / 'flowdist'}" in ended.stderr
 
 
 def test_an_error_of_flowdist_itself_passes() -> None:
