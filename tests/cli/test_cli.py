@@ -17,14 +17,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from flowdist import __version__, errors
+from flowdist import __version__
 from flowdist.cli.main import VERBS as VERBS_OF_MAIN
 from flowdist.cli.main import WORDS_OF_OTHERS, Verb, cli
 from flowdist.cli.shared.common import guarded
 from flowdist.graph import decode_graph
 from tests.runtime.harness import Deaths
 
-ROOT = Path(errors.__file__).parent
 VERBS = (
     *(
         "check",
@@ -201,7 +200,7 @@ def test_help_that_cannot_be_written_is_an_error_in_words() -> None:
 
 def test_a_compiled_module_that_a_full_disk_has_cut_off_is_an_error_in_words(tmp_path: Path) -> None:
     ignored = shutil.ignore_patterns("*.pyc")
-    shutil.copytree(ROOT, tmp_path / "flowdist", ignore=ignored)
+    shutil.copytree(ROOT / "flowdist", tmp_path / "flowdist", ignore=ignored)
     verb = tmp_path / "flowdist/cli/run/new.py"
     compiled = Path(py_compile.compile(str(verb), doraise=True))
     compiled.write_bytes(compiled.read_bytes()[:-100])
