@@ -204,10 +204,8 @@ def test_a_compiled_module_that_a_full_disk_has_cut_off_is_an_error_in_words(tmp
     verb = tmp_path / "flowdist/cli/run/new.py"
     compiled = Path(py_compile.compile(str(verb), doraise=True))
     compiled.write_bytes(compiled.read_bytes()[:-100])
-    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    ended = subprocess.run(
-        [sys.executable, "-m", "flowdist", "new"], env=env, text=True, capture_output=True, check=False
-    )
+    command = [sys.executable, "-m", "flowdist", "new"]  # finds the copy in its working folder
+    ended = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, check=False)
     assert ended.returncode == 2 and "Aborted" not in ended.stderr
     assert f"delete the folders __pycache__ below {tmp_path / 'flowdist'}" in ended.stderr
 
