@@ -100,10 +100,7 @@ class Controller:
 
 
 def _judge_recorded(job: JobState) -> None:
-    """Judge the facts that events and deadlines have recorded, in their order, and clear the list.
-
-    A fact that follows from one of them is judged before the next.
-    """
+    """Judge the recorded facts in order, and clear the list; a fact that follows from one comes before the next."""
     facts, job.facts = job.facts, []
     for fact in facts:
         _judge(job, fact)
@@ -156,14 +153,7 @@ def settle(job: JobState, rounds_max: int = SETTLE_ROUNDS_MAX) -> None:
     """Decide all that follows from the state: judge facts, advance incidents, form worlds, send addresses.
 
     Each round visits the worlds and roles that the round before has touched, until none is touched. While the job ends,
-    only `settle_ending` decides.
-
-    Args:
-        job: The state.
-        rounds_max: The number of rounds after which the job counts as one that does not settle.
-
-    Raises:
-        AssertionError: The rounds do not come to an end, which is a bug.
+    only `settle_ending` decides. After `rounds_max` rounds it is a bug, an AssertionError.
     """
     _judge_recorded(job)
     for _ in range(rounds_max):

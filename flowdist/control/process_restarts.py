@@ -61,13 +61,9 @@ class AgentUpkeep:
         return Next(back_after_ns, "killed by a fault")
 
     def died(self, lived_ns: int, words: str = "") -> Next:
-        """Count a death of the agent by itself, and return the decision.
+        """Count a death of the agent by itself, after `lived_ns`, and return the decision.
 
         The agent starts again at once, `AGENT_RESTARTS_MAX` times in quick succession at most.
-
-        Args:
-            lived_ns: How long it has run.
-            words: The exception that has ended it; empty: it is not known.
         """
         deaths = self._deaths.add(lived_ns)
         died = f"its agent died of {words}" if words else "its agent died"
@@ -83,13 +79,8 @@ def why_nodes_are_too_few(
     """Return why the run ends for want of nodes that could ever run its job; empty: it goes on.
 
     A run that has given up too many of its nodes would wait for room in vain. One that other hosts may join goes on.
-
-    Args:
-        nodes: All nodes of the run, also those that a plan of faults adds later or has killed.
-        given_up: The nodes whose agent is not started again because it died too often.
-        least: The number of nodes without which the job does not go on: its minimum until it has started, then one.
-        log: The file with the last output of the node that was given up last, for the message.
-        others_may_join: Whether the controller listens for other hosts.
+    `nodes` has also those that a plan of faults adds later or has killed. `given_up` died too often, and `log` is the
+    last output of the last of them. `least` is the minimum of the job until it has started, then one.
     """
     left = len(set(nodes) - given_up)
     if others_may_join or left >= least:
@@ -112,13 +103,8 @@ class ControllerUpkeep:
         """Count a death of the controller, and return the decision whether and when the next one starts.
 
         If the controller died at its start, the pause before the next one grows with the deaths in quick succession.
-        After one that has served there is no pause: it would be taken from the lease of agents on other hosts.
-
-        Args:
-            lived_ns: How long it has served its agents.
-            death: How it died. If it could not write the journal, the next one waits for room on the disk.
-            words: The exception that has ended it; empty: it is not known.
-            is_ending: The operator wants the run to end.
+        After one that has served (`lived_ns`) there is no pause: it would be taken from the lease of agents on other
+        hosts. If it could not write the journal (`death`), the next one waits for room on the disk.
         """
         deaths = self._deaths.add(lived_ns, ENDING_COUNTS if is_ending else 1)
         is_lost = death == "journal lost"

@@ -47,13 +47,8 @@ def compile_topology(
     """Return the role graph of the topology, and add every error and warning to `problems`.
 
     The graph can be used only if `problems` has no error afterwards: wrong arguments have been replaced by harmless
-    values.
-
-    Args:
-        topology: The topology.
-        problems: Takes errors and warnings.
-        is_complete: False: the file ended early by an exception, and what is missing is no problem.
-        by_engine: True: an engine starts the nodes, as large as their replicas need.
+    values. Unless it `is_complete`, the file ended early by an exception, and what is missing is no problem.
+    `by_engine`: an engine starts the nodes, as large as their replicas need.
     """
     top = Fields(owner_of(topology), topology.fields, topology.site, problems, topology.overridden)
     folder = Path(topology.site.file).resolve().parent

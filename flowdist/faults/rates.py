@@ -51,11 +51,7 @@ EXAMPLE = (
 
 
 def parse_rate(text: str) -> Rate:
-    """Return the rate that a text of `--rate` describes.
-
-    Raises:
-        FaultError: The text cannot be read; the message underlines the wrong part.
-    """
+    """Return the rate that a text describes; FaultError, with the wrong part underlined, if it cannot be read."""
     name, equals, value = text.partition("=")
     if not equals:
         refuse(text, len(text), len(text) + 1, "there is no =RATE", EXAMPLE)

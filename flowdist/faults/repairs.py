@@ -58,11 +58,7 @@ def _duration_ns(text: str, start: int, value: str) -> int:
 
 
 def parse_lemon(text: str, start: int, value: str, kind: str, *, returns: bool) -> Lemon:
-    """Return what `lemon=PART,TIMES` of a rate says; `returns`: the rate has a duration, so that nodes come back.
-
-    Raises:
-        FaultError: The value cannot be read, or no node of the rate comes back.
-    """
+    """Return what `lemon=PART,TIMES` of a rate says; FaultError if it is wrong, or no node of the rate `returns`."""
     end, help = start + len(value), "write lemon=0.1,50: a tenth of the nodes then fail 50 times as often"
     try:
         part, times = map(float, value.removeprefix("lemon=").split(","))

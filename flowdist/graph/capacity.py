@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from flowdist.graph.nodes import NodeSpec
 from flowdist.graph.roles import Resources, RoleSpec
+from flowdist.graph.units import GPUS_MAX
 
 WHOLE = 1000  # thousandths of one GPU
 UNLIMITED = 1000  # the number of replicas that fit on a node if each needs nothing
@@ -53,6 +54,13 @@ def offered(node: NodeSpec) -> Capacity:
 def needed(resources: Resources) -> Need:
     """Return what one replica with these resources needs, in the units of this module."""
     return Need(round(resources.cpu * 1000), resources.gpu, resources.memory, resources.gpu_share)
+
+
+def node_for_all(roles: Collection[RoleSpec]) -> NodeSpec:
+    """Return a node, `node0`, with the cpu, memory and GPUs of all replicas, but no more GPUs than a node can have."""
+    cpu, memory = wanted(roles)
+    gpu = min(GPUS_MAX, sum(role.resources.gpu * role.max_replicas for role in roles))
+    return NodeSpec("node0", cpu=max(cpu, 1), gpu=gpu, memory=memory)
 
 
 def wanted(roles: Collection[RoleSpec]) -> tuple[float, int]:

@@ -88,11 +88,7 @@ class RoleGraph(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         return msgspec.structs.replace(self, roles=roles)
 
     def role(self, name: str) -> RoleSpec:
-        """Return the role with that name.
-
-        Raises:
-            KeyError: There is no such role.
-        """
+        """Return the role with that name; KeyError if there is none."""
         for role in self.roles:
             if role.name == name:
                 return role

@@ -141,11 +141,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
 
 
 class MemberStatus(msgspec.Struct, frozen=True):
-    """Member of a job on an engine, at one moment.
-
-    `reference` is the engine's own name of it, such as the number of a Slurm job. `because` says why it waits for a
-    machine, in the engine's words, or why it is to be replaced; empty if it does neither.
-    """
+    """Member of a job on an engine, by the engine's `reference`; `because`: why it waits, or is to be replaced."""
 
     name: str
     phase: MemberPhase
@@ -171,10 +167,7 @@ class IncidentStatus(msgspec.Struct, frozen=True):
 
 
 class RestartCount(msgspec.Struct, frozen=True):
-    """Number of restarts of a role's replicas by incidents of the kind `cause`.
-
-    Replicas whose workers stayed in place do not count.
-    """
+    """Number of restarts of a role's replicas by incidents of the kind `cause`, except for workers that stayed."""
 
     role: str
     cause: str
@@ -209,10 +202,7 @@ class Status(msgspec.Struct, frozen=True):
 
 
 class RecentDecisions:
-    """Last `SAID_MAX` messages of the controller, and the recent steps of each role.
-
-    The caller passes every event line to `hear`, in order.
-    """
+    """Last `SAID_MAX` messages of the controller, and the recent steps of each role, if it hears every line."""
 
     def __init__(self) -> None:
         self.said: deque[Decision] = deque(maxlen=SAID_MAX)
@@ -266,13 +256,8 @@ def status_of(
 ) -> Status:
     """Return the status of a job at one moment. Nothing is changed.
 
-    Args:
-        job: The state.
-        lately: The recent decisions, which have heard the same events.
-        run_id: The name of the run.
-        now: The present time in nanoseconds since the start of the job; None: the time of the last event.
-        spent: Nanoseconds by role and bucket up to `now`; None: unknown, and so is the goodput.
-        lost: The lost work of each role in nanoseconds; None: unknown.
+    `lately` has heard the same events. `now` is None for the time of the last event. `spent` (ns by role and bucket up
+    to `now`) and `lost` (ns of work by role) are None if unknown, and with `spent` the goodput.
     """
     now = job.now if now is None else max(now, job.now)
     return Status(

@@ -181,10 +181,7 @@ class Timesheet:
     # Events.
 
     def _note_work(self, line: Record) -> None:
-        """Pass on what an event says about work: progress, saving, stalls, accepted checkpoints, suspended workers.
-
-        Reports of an attempt that does not run any more change nothing.
-        """
+        """Pass on what an event says about work, unless its attempt does not run any more."""
         event, now = line.event, line.t_ns
         match event:
             case _ if isinstance(event, Sign):
@@ -333,10 +330,7 @@ class Timesheet:
             self._hold_if_away(replica.world, segment, now)
 
     def _spend(self, replica: Replica, event: ev.ReplicaSpent, now: int) -> None:
-        """Add to the segment of its world what a member has spent on saving or restoring, if no other has spent more.
-
-        What is restored before all members run is kept until they do.
-        """
+        """Add to its world's segment what a member spent on saving or restoring, or keep it until there is one."""
         work = self._work[replica.world]
         if self._job.role_of(replica.id).spec.kind == "service":
             return
@@ -587,10 +581,7 @@ class Timesheet:
     def _parts(
         self, name: str, start: int, kept: int, end: int, at: int, unkept: Unkept = "lost work"
     ) -> dict[Bucket, int]:
-        """Return nanoseconds by bucket of the present segment of a world up to the time `at`, see `WorkSegment.split`.
-
-        The work is unknown if no role of the world has reported a step and no checkpoint was accepted.
-        """
+        """Return ns by bucket of a world's present segment up to `at`; unknown without any step or checkpoint."""
         segment, work = self._work[name].segment, self._work[name]
         assert segment is not None
         parts = segment.split(start, kept, end, at - segment.begun_ns, unkept)
@@ -630,10 +621,7 @@ class Outages:
         return self._users[server.role]
 
     def end(self, server: ReplicaId) -> list[WorldName]:
-        """Note that a replica of a service serves, and return the worlds that depend on it and wait for nothing else.
-
-        They are none if it was not away.
-        """
+        """Note that a replica serves; if it was away, return the worlds that waited for it, and for nothing else."""
         if self._away.pop(server, server) is not None:
             return []
         return [world for world in self._users[server.role] if not self.is_any_of(world)]
@@ -648,10 +636,7 @@ class Outages:
         )
 
     def worlds_hit(self, replicas: Iterable[ReplicaId]) -> list[WorldName]:
-        """Return the worlds that a fault of these replicas may keep from work: their own, or those that depend on them.
-
-        Each is named once.
-        """
+        """Return the worlds that a fault may keep from work, each once: of these replicas, or dependent on them."""
         found: dict[WorldName, None] = {}
         for replica in replicas:
             is_service = self._job.roles[replica.role].spec.kind == "service"

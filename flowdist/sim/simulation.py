@@ -30,8 +30,7 @@ from flowdist.control.protocol.events import DrainRequested, ScaleRequested
 from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
 from flowdist.faults.grammar import NOTHING, Fault, Plan
 from flowdist.graph import Cluster, NodeSpec, RoleGraph
-from flowdist.graph.capacity import wanted
-from flowdist.graph.units import GPUS_MAX
+from flowdist.graph.capacity import node_for_all
 from flowdist.record.accounts import Accounts
 from flowdist.record.journal import AccountLine, FaultLine, Header, Record, UnkeptWork
 from flowdist.sim.checks.points import POINTS, Points
@@ -263,17 +262,10 @@ def _unkept(world: WorldName, model: WorldModel) -> Iterator[UnkeptWork]:
 
 
 def with_nodes(graph: RoleGraph) -> RoleGraph:
-    """Return the graph; if it declares no nodes, with one node, `node0`, added.
-
-    The node has the cpu, the memory and the GPUs that all roles need at their maximum, but no more GPUs than a node can
-    have. `flowdist check` refuses GPUs without nodes; a graph that was made otherwise must not wait for ever.
-    """
+    """Return the graph; if it declares no nodes, with a node that is large enough for all of it."""
     if graph.cluster.given:
         return graph
-    cpu, memory = wanted(graph.roles)
-    gpu = min(GPUS_MAX, sum(role.resources.gpu * role.max_replicas for role in graph.roles))
-    node = NodeSpec("node0", cpu=max(cpu, 1), gpu=gpu, memory=memory)
-    return msgspec.structs.replace(graph, cluster=Cluster((node,)))
+    return msgspec.structs.replace(graph, cluster=Cluster((node_for_all(graph.roles),)))
 
 
 def _unseen_hangs(nodes: Iterable[SimNode], graph: RoleGraph) -> str:

@@ -85,11 +85,7 @@ class Agent:
         return None if self.is_fencing else self.lease.fence_at()
 
     def _keep_deadlines(self) -> None:
-        """Do what is due by now.
-
-        That may be to fence, to send a heartbeat, and for each attempt to send SIGKILL, to report that it is
-        unkillable, to report its step, and to look for signs of life.
-        """
+        """Do what is due by now: fence, send a heartbeat, and for each attempt kill, report and look for signs."""
         now, lease = self._now, self.lease
         if not self.is_fencing and (fence_at := lease.fence_at()) is not None and fence_at <= now:
             self._fence()
@@ -155,11 +151,7 @@ class Agent:
                 assert_never(event)
 
     def _settle(self) -> None:
-        """Carry out what waits for workers to end.
-
-        Delayed starts wait until the dismissed workers have ended. Once every worker has ended, an agent that leaves
-        sends Leave and ends, and an agent that has fenced joins with a new incarnation.
-        """
+        """Carry out what waits for workers to end: delayed starts, an agent's own end, a join after a fence."""
         if self.delayed and not any(attempt.holds_up for attempt in self.attempts.values()):
             delayed, self.delayed = self.delayed, {}
             for order in delayed.values():
@@ -269,11 +261,7 @@ class Agent:
                 assert_never(order)
 
     def _obey_stop(self, order: fx.StopReplica) -> None:
-        """Carry out an order to stop an attempt, and cancel a delayed start of the replica.
-
-        An attempt that is unknown, or has stopped already, is reported as stopped. A suspended attempt is reported as
-        suspended again if the order is in place, or left as it is if it had failed before; otherwise its workers end.
-        """
+        """Carry out an order to stop an attempt, and cancel a delayed start; report one that has stopped again."""
         self.delayed.pop(order.replica, None)
         attempt = self._attempt(order.replica, order.attempt)
         if attempt is None or attempt.phase == "stopped":
@@ -312,11 +300,7 @@ class Agent:
         return found if found is not None and found.order.attempt == attempt else None
 
     def _stop(self, attempt: Attempt, grace_ns: int, *, dump: bool = False, in_place: bool = False) -> None:
-        """Stop an attempt by a signal, or in place by an order to leave the generation; set the time of SIGKILL.
-
-        An attempt that is over is left as it is. One with a worker outside elastic code cannot be stopped in place, and
-        gets the signal.
-        """
+        """Stop an attempt by a signal, or in place if all of its workers are elastic; set the time of SIGKILL."""
         if attempt.is_over:
             return
         in_place, was_leaving = in_place and attempt.may_leave, attempt.is_leaving

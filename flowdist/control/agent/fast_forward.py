@@ -25,17 +25,7 @@ def take_heartbeat(agent: Agent, now: int) -> msg.Heartbeat | None:
 
 
 def catch_up(agent: Agent, replica: ReplicaId, number: int, step: int, now: int) -> None:
-    """Record that every worker of an attempt has reached `step`; report nothing.
-
-    Do nothing if the attempt is not the latest of the replica on the agent's node.
-
-    Args:
-        agent: The agent.
-        replica: The replica.
-        number: The number of the attempt.
-        step: The step that the simulator has computed.
-        now: The present time; a new step counts as progress at that time.
-    """
+    """Record that all workers of the replica's latest attempt have reached `step` just now; report nothing."""
     attempt = agent.attempts.get(replica)
     if attempt is not None and attempt.order.attempt == number:
         for local_rank in range(attempt.role.procs):

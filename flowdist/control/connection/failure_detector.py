@@ -54,12 +54,9 @@ class FailureDetector:
     def watch(self, node: NodeName, now: int, patience_ns: int = 0) -> None:
         """Begin to watch a node, or begin anew, as if it had sent a heartbeat now.
 
-        Args:
-            node: The node.
-            now: The present time.
-            patience_ns: 0 for a node that has joined. A controller that takes over passes the time that it waits for
-                the first heartbeat of a node, if that is longer than usual. Such a node is suspected from the
-                beginning, without an event.
+        `patience_ns` is 0 for a node that has joined. A controller that takes over passes the time that it waits for
+        the first heartbeat of a node, if that is longer than usual. Such a node is suspected from the beginning,
+        without an event.
         """
         self._silent.pop(node, None)
         self._suspected.pop(node, None)
@@ -80,12 +77,8 @@ class FailureDetector:
         """Record a heartbeat that arrives at `now`. Return NodeHeard if the node was suspected or silent, else nothing.
 
         A silent node stays silent, and a node that was never watched stays so: both have to join first. A suspected one
-        stays so if the heartbeat is not fresh.
-
-        Args:
-            node: The node that has sent it.
-            now: The present time.
-            answered_ns: When the controller gave the last answer that the node had when it sent the heartbeat.
+        stays so if the heartbeat is not fresh: `answered_ns` is the time of the last answer that the node had when it
+        sent it.
         """
         if node in self._silent:
             return [NodeHeard(node)]
@@ -109,11 +102,7 @@ class FailureDetector:
         return node in self._until_ns and node not in self._suspected
 
     def expire(self, now: int) -> list[NodeSuspected | NodeSilent]:
-        """Record each node whose deadline has come by `now` as suspected, or as silent if it was suspected already.
-
-        Returns:
-            One event for each such change, in the order of time. Each change is returned once.
-        """
+        """Record each node whose deadline has come as suspected or silent; return one event for each, by time."""
         found: list[NodeSuspected | NodeSilent] = []
         while (due := self.deadline()) is not None and due <= now:
             _, node = heapq.heappop(self._heap)

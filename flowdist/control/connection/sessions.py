@@ -77,19 +77,12 @@ class Sessions:
         self._incarnations: dict[NodeName, int] = {}
 
     def take_over(self, job: JobState, now: int, far: Container[NodeName] = ()) -> ControllerStarted:
-        """Begin a new epoch after a restart from the journal, and watch every node that was up.
+        """Begin a new epoch after a restart, watch every node that was up, and return the event to handle.
 
         Such a node counts as up for as long as its agent may keep its workers without a controller: the longer of the
         lease and `controller_outage`, plus the margin. Until then nothing that ran there is placed elsewhere (R21).
-
-        Args:
-            job: The state that was rebuilt from the journal.
-            now: The present time, in ns since the start of the job.
-            far: Nodes on other hosts, which count as up for the lease plus the margin alone: a refused connection
-                proves nothing to their agents, so they fence when their present lease is over.
-
-        Returns:
-            The event that the caller has to pass to the controller.
+        Nodes on other hosts (`far`) count as up for the lease plus the margin alone: a refused connection proves
+        nothing to their agents, so they fence when their present lease is over.
         """
         self.epoch = job.epoch + 1
         for name, node in job.nodes.items():
@@ -144,30 +137,19 @@ class Sessions:
         return Dismissed(self.epoch, self._incarnations.get(node, 0))
 
     def note_heartbeat(self, node: NodeName, at: int) -> None:
-        """Record the last of some heartbeats that a simulator did not play: it arrived at `at` (ns), and was fresh.
-
-        Any event that follows from it is dropped: call this for nodes with `is_heard` only.
-        """
+        """Record the last heartbeat, at `at` (ns), of a node with `is_heard` that a simulator did not play."""
         self._detector.heard(node, at, at)
 
     def note(self, event: Event) -> None:
-        """Take notice of an event that another part than an agent passes to the controller.
-
-        NodeGone ends the watch on its node; other events change nothing here.
-        """
+        """End the watch on the node of a NodeGone; other events that are not from agents change nothing."""
         if type(event) is NodeGone:
             self._detector.forget(event.node)
 
     def gone(self, node: NodeName, incarnation: int, cause: str) -> tuple[NodeGone, ...]:
         """Stop watching a node whose death its guardian has proven (DeathProof), and return the event that says so.
 
-        Args:
-            node: The node, on another host.
-            incarnation: That of the last agent that the guardian knows of.
-            cause: How the agent ended.
-
-        Returns:
-            One event for the controller to handle. Nothing if a later incarnation has joined: the proof is late (R20).
+        `incarnation` is that of the last agent that the guardian knows of, and `cause` how it ended. Nothing is
+        returned if a later incarnation has joined: the proof is late (R20).
         """
         if incarnation < self._incarnations.get(node, 0):
             return ()

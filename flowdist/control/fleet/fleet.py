@@ -64,13 +64,7 @@ class Fleet:
             self.state.pools.setdefault(pool.name, PoolState())
 
     def look(self, job: JobSeen, seen: Mapping[str, Seen], now: int) -> list[Order]:
-        """Return the orders that follow from what is seen now.
-
-        Args:
-            job: The job.
-            seen: By member, what the engine shows. A member that is missing here is left as it is.
-            now: Time of the job in ns.
-        """
+        """Return the orders that follow from what the engine shows; a member that is missing is left alone."""
         nodes = _nodes_by_member(job.nodes)
         orders: list[Order] = []
         for member in self.state.members:

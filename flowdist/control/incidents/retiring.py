@@ -36,13 +36,7 @@ def ignore(job: JobState, replica: Replica) -> None:
 
 
 def end_ignored(job: JobState, world: World, gate: str) -> None:
-    """End the waiting worlds of roles whose gate never opens; fail the job if one of them is a primary task (R9).
-
-    Args:
-        job: The state.
-        world: A world that waits; every waiting world of its roles ends.
-        gate: The upstream role that was ignored.
-    """
+    """End the waiting worlds of roles whose gate never opens; fail the job if one of them is a primary task (R9)."""
     names = ", ".join(world.roles)
     reason = f"{names} waits for {gate}, which was ignored and does not run again"
     roles = job.roles_of(world)

@@ -75,10 +75,7 @@ class Change(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """Report by an agent that an attempt of the replica has ended.
-
-    A lost node reports nothing, so the report shows that the node of the replica was not lost before.
-    """
+    """Report by an agent that an attempt has ended: a lost node reports nothing, so the node was not lost before."""
 
     replica: ReplicaId
 

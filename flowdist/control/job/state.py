@@ -168,12 +168,7 @@ class JobState:
         self.touch(world)
 
     def set_stalled(self, replica: Replica, by: Stall) -> None:
-        """Record whether a replica has stalled, and update the counts of its world. No other function does.
-
-        Args:
-            replica: The replica.
-            by: What is missing: "progress", "output" or "start". Empty: the replica has not stalled.
-        """
+        """Record what is missing ("progress", "output", "start"; empty: nothing); no other function does."""
         world = self.worlds[replica.world]
         if replica.stalled:
             world.stalls[replica.stalled] -= 1
@@ -217,17 +212,10 @@ class JobState:
     ) -> None:
         """Record that a replica failed by itself, now, on its node, as a fact that is judged afterwards.
 
-        Its unbroken membership in its world ends. Its phase is not changed.
-
-        Args:
-            replica: The replica.
-            kind: The kind of the failure.
-            why: What happened, in one line for the user.
-            exit_code: Of the worker that failed first, for the kind "exit".
-            signal: Without SIG, for the kind "signal".
-            was_told: The controller had ordered the replica to stop before.
-            has_timed_out: Its process group gave up a collective.
-            world: Its world, if it is not known which of several members has failed.
+        Its unbroken membership in its world ends. Its phase is not changed. `why` is one line for the user; `exit_code`
+        and `signal` (without SIG) are those of the worker that failed first. `was_told`: the controller had ordered the
+        replica to stop before. `has_timed_out`: its process group gave up a collective. `world` is its world, if it is
+        not known which of several members has failed.
         """
         replica.member_since = 0
         self.facts.append(

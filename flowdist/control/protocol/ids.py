@@ -40,6 +40,19 @@ class OfAttempt(msgspec.Struct, frozen=True):
     attempt: int
 
 
+class OfNode(msgspec.Struct, frozen=True):
+    """Base of the events of the controller that are about a node."""
+
+    node: NodeName
+
+
+class OfStore(msgspec.Struct, frozen=True):
+    """Base of what controller and agent hear and say about the store of one generation of a world."""
+
+    world: WorldName
+    generation: int
+
+
 VERSION_MAX = 1 << 62  # of what a role publishes (R23)
 RANK_DIGITS = 10  # more than any number of nodes has
 

@@ -41,10 +41,7 @@ class Problem(NamedTuple):
     related: tuple[Related, ...] = ()
 
     def format(self) -> str:
-        """Return the text that the terminal shows: place, message, source line with the argument marked, and help.
-
-        Before the help come the notes about other values.
-        """
+        """Return the text that the terminal shows: place, message, source line with a mark, notes, and help."""
         where = f"{place_text(self.place)}: " if self.place.file != COMMAND_LINE else ""
         lines = [f"{where}{self.severity}[{self.code}]: {self.message}"]
         source = linecache.getline(self.place.file, self.place.line).rstrip("\n")
@@ -123,10 +120,7 @@ class Problems:
             argument = argument.rpartition(".")[0]
 
     def is_wrong(self, owner: str, *arguments: str) -> bool:
-        """Return whether one of the arguments of a part of the topology has an error: its value is then unknown.
-
-        The argument `*` stands for those that nobody understood: they may have been any of the part's arguments.
-        """
+        """Return whether one of the arguments, or `*`, one that nobody understood, has an error."""
         return any((owner, argument) in self._wrong for argument in ("*", *arguments))
 
     def sorted(self) -> list[Problem]:

@@ -70,10 +70,7 @@ def read_command(fields: Fields, folder: Path) -> tuple[str, ...]:
 
 
 def split(fields: Fields, name: str) -> tuple[str, ...]:
-    """Return the argument `name` as words: a list as it is, a string split as a shell splits it; no shell runs.
-
-    Anything else adds an error, and returns `("true",)`.
-    """
+    """Return the argument as words: a list as it is, a string as a shell splits it; else an error, ("true",)."""
     value: Any = fields.values.get(name)
     if isinstance(value, str):
         try:
@@ -90,10 +87,7 @@ def split(fields: Fields, name: str) -> tuple[str, ...]:
 
 
 def read_hook(fields: Fields, name: str, folder: Path) -> tuple[str, ...]:
-    """Return the command of the hook `name`, which belongs to the job, not to a role; empty if there is none.
-
-    An empty command, a macro that is not in HOOK_MACROS, and a program that does not exist add errors.
-    """
+    """Return the command of the job's hook `name`, empty if there is none; add errors for what cannot be run."""
     if fields.values[name] is None:
         return ()
     command = split(fields, name)
@@ -178,10 +172,7 @@ def macros_in(texts: Sequence[str]) -> Iterator[str]:
 
 
 def macros_of(fields: Fields, command: Sequence[str], env: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the macros in a role's command and environment, each after its argument: `("env.X", "rank")`.
-
-    Each pair is returned once. The argument is the place at which problems of the macro are reported.
-    """
+    """Return each macro in command and environment once, after the argument it stands in: `("env.X", "rank")`."""
     way = way_of(fields)
     first_of_args = {"command": len(command), "script": 2, "module": 3, "run": len(command)}[way]
     texts = [(way if i < first_of_args else "args", word) for i, word in enumerate(command)]

@@ -31,12 +31,11 @@ from flowdist.graph import (
     parse_duration,
     parse_memory,
 )
-from flowdist.graph.units import NUMBER_MAX
+from flowdist.graph.units import GPUS_MAX, NUMBER_MAX
 
 RESERVED = ("all", "controller")  # faults use these names: `all@30s`, `controller@30s`
 PLAIN = (str, int, float, PurePath)  # types of values that stand for their text in `env=` and `where=`
 DOUBLE = "name.double"  # marked as wrong for roles whose name is that of an earlier role
-GPUS_MAX = 1024  # of one node
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")  # usable as a host name
 PART_NAME = re.compile(r"[a-z]([a-z0-9_-]{0,61}[a-z0-9])?")  # of a topology or a role: usable as a folder, too
 
@@ -53,11 +52,7 @@ class Sizes(NamedTuple):
 
 
 def parse_sizes(value: str | int) -> Sizes:
-    """Parse `[MIN:]MAX[xPROCS]`, as users write the size of a role; N means minimum and maximum N.
-
-    Raises:
-        ValueError: The value is anything else.
-    """
+    """Parse `[MIN:]MAX[xPROCS]`, where N means minimum and maximum N; ValueError for anything else."""
     if isinstance(value, bool):
         raise ValueError("not a number of replicas")
     if isinstance(value, int):
@@ -70,10 +65,7 @@ def parse_sizes(value: str | int) -> Sizes:
 
 
 def _readings(number: str, parse: Callable[[str], int], spell: Callable[[int], str]) -> list[str]:
-    """Return what a number without a unit may mean, a duration or a size of memory, as quoted texts.
-
-    A text that is usually written in another way comes with that way, too.
-    """
+    """Return what a number without a unit may mean, as quoted texts, with the usual spelling if it is another."""
     is_large = "e" in number or float(number) >= 1 << 20
     units = ("s", "ms") if parse is parse_duration else ("B",) if is_large else ("GiB", "MiB")
     found = []
@@ -97,14 +89,9 @@ class Fields:
     A part of an argument is named with a dot: `env.NAME`, `restart.scope`. A method that reads an argument adds an
     error if the value cannot be used, and then returns its default, 0, an empty value or the least one allowed.
 
-    Args:
-        owner: Part of the topology that messages name, such as `role 'trainer'`.
-        values: The arguments by name.
-        site: The call, at which errors are reported unless one of the mappings below has the argument.
-        problems: Takes errors and warnings.
-        overridden: Places of arguments that come from the command line or from flowdist.toml.
-        sites: Calls of arguments that come from other calls, such as that of a template.
-        part: Path to the arguments from those of the owner, such as `restart.`; empty for the owner's own.
+    Messages begin with the `owner`, such as `role 'trainer'`. Errors are reported at the call `site` unless
+    `overridden` has a place for the argument (of the command line or flowdist.toml) or `sites` another call, such as
+    that of a template. `part` is the path to the arguments from those of the owner, such as `restart.`.
     """
 
     def __init__(
@@ -177,10 +164,7 @@ class Fields:
             self.problems.warn(code, message, help, self.place(name), owner=self.owner)
 
     def duration(self, name: str, default: int, *, zero: bool = True) -> int:
-        """Return a duration in ns, `default` (in ns) if the argument is None or cannot be used.
-
-        A negative duration adds an error, and with `zero=False` also one of 0.
-        """
+        """Return a duration in ns, not negative, with `zero=False` not 0; `default` if it is None or wrong."""
         value, usual = self.values.get(name), 'write a duration such as "30s"'
         help = duration_help(value, f'{usual}, "1m30s" or "400ms"')
         ns = self._parse("FD106", name, parse_duration, format_duration, help, usual)
@@ -342,10 +326,7 @@ class Fields:
         return value
 
     def words(self, name: str) -> tuple[str, ...]:
-        """Return a sequence of strings; a single string, as the command line gives it, is split at commas.
-
-        Anything else adds an error and returns an empty tuple.
-        """
+        """Return a sequence of strings, or a string split at commas, as the command line gives it; else ()."""
         value = self.values.get(name)
         if isinstance(value, str):
             return tuple(part.strip() for part in value.split(",") if part.strip())

@@ -172,10 +172,7 @@ def misspelt(methods: Iterable[str], kind: str) -> Iterator[tuple[str, str]]:
 
 
 def _check_methods(fields: Fields, name: str, methods: Mapping[str, str], kind: str) -> None:
-    """Add errors for required methods that a model lacks, and warnings for misspelled optional ones.
-
-    `methods` has the place of each method, as `file:line`, or an empty text.
-    """
+    """Add errors for required methods that a model lacks, and warnings for misspelled ones; `methods` have places."""
     for method in METHODS[kind]:
         if method not in methods:
             message = f"{name} has no method {method}()"
@@ -243,10 +240,7 @@ def _definition_of(fields: Fields, wanted: Wanted, text: str, folder: Path) -> A
 
 
 def _in_file(fields: Fields, wanted: Wanted, module: str, name: str, path: Path) -> Any:
-    """Return the syntax node that defines the name in a file; None if there is none.
-
-    A file that cannot be parsed adds an error. So does a missing name, unless an import or an assignment may make it.
-    """
+    """Return the syntax node that defines the name in a file; None, mostly with an error, if there is none."""
     try:
         text = path.read_bytes()
         tree = parse(text)

@@ -227,10 +227,8 @@ def _fail_peers(job: Job, generation: int, now: int) -> None:
     alive = [replica for replica, node in job.seats.seated if job.alive[node]]
     left = [replica for replica in alive if replica not in job.exited and replica not in job.newcomers]
     job.exited.update(dict.fromkeys(left))
-    told = now + job.times.message
     if job.phase == "running" and left:
-        job.at(told, partial(fail_replica, job, left[0], generation, Failed("exit", 1)))
+        job.at(now + job.times.message, partial(fail_replica, job, left[0], generation, Failed("exit", 1)))
     elif left:
         job.stopped_at = min(job.stopped_at, now)
-        dead = (at for node, at in job.death_known_at.items() if job.awaited_on(node))
-        job.due = job.gone_at = max([told, *dead])
+        job.await_stop()
