@@ -51,10 +51,8 @@ SETTLE_ROUNDS_MAX = 1000  # a job settles in a few rounds: more means a bug
 class Controller:
     """Pure state machine that makes all decisions about one job: events in, effects out.
 
-    Args:
-        graph: The compiled topology.
-        known_nodes: Nodes that are expected to join. The first start waits for these, for `join_window` at most after
-            the first node has joined. A name of `ids.unnamed_nodes` stands for a node of any name.
+    The first start waits for `known_nodes`, for `join_window` at most after the first node has joined. A name of
+    `ids.unnamed_nodes` among them stands for a node of any name.
     """
 
     def __init__(self, graph: RoleGraph, known_nodes: tuple[NodeName, ...] = ()) -> None:

@@ -399,10 +399,8 @@ class InvariantChecker:
     """Incremental invariant checker for one job.
 
     Call `note` after each event. Call `check` after each event too, or, if `by_moment`, when all events of one time are
-    handled. A controller that takes over needs a new checker, which begins with a full check, unless `by_moment`.
-
-    Args:
-        checks: The schedule: "all", "paced" or "changed"; see the module.
+    handled. A controller that takes over needs a new checker, which begins with a full check, unless `by_moment`. The
+    schedule of `checks` is "all", "paced" or "changed"; see the module.
     """
 
     def __init__(self, checks: Checks = "all") -> None:

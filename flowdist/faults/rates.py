@@ -144,11 +144,7 @@ def _unit(text: str, unit: str, start: int) -> tuple[str, int]:
 def entities(rate: Rate, graph: RoleGraph, nodes: Sequence[str]) -> list[str]:
     """Return the targets that the rate hits, each with faults of its own: `node1`, `trainer/0`, `zone=a`, `controller`.
 
-    `nodes` has the names of all nodes that may be there.
-
-    Raises:
-        FaultError: The job does not have the subject, the unit is that of another subject, or the faults cannot have a
-            duration.
+    Raises FaultError if the job does not have the subject, the unit is that of another one, or there is no duration.
     """
     unit, found = _subjects(rate, graph, nodes)
     _check_unit(rate, unit)
@@ -197,11 +193,8 @@ def check_rates(
 ) -> None:
     """Check the rates of a plan against the job, in which there may be these nodes.
 
-    `check` raises FaultError for faults that the simulator, or the runtime, cannot carry out.
-
-    Raises:
-        FaultError: Two rates have the same name, the job has no such subject, `check` refuses a fault of the rate, or
-            the rate is above one fault per millisecond.
+    FaultError for two rates of one name, a subject that the job lacks, faults that `check` refuses (the simulator, or
+    the runtime, cannot carry them out), or a rate above one fault per millisecond.
     """
     names: dict[str, None] = {}
     for rate in rates:

@@ -28,10 +28,7 @@ _EXPONENTIAL = re.compile(r"exp\((.*)\)")
 def parse_repair(text: str, start: int, value: str) -> tuple[Repair | None, int]:
     """Return the distribution and the mean, in ns, of the time after which the faults of a rate heal.
 
-    `value` stands at `start` in the text of the rate: a duration, which has no distribution, `2h..6h` or `exp(4h)`.
-
-    Raises:
-        FaultError: The value cannot be read.
+    `value` is a duration, which has no distribution, `2h..6h` or `exp(4h)`; FaultError for anything else.
     """
     low, dots, high = value.partition("..")
     if dots:
@@ -96,13 +93,7 @@ HELP = "write weibull=0.7 for faults soon after a start or a repair, weibull=3 f
 
 
 def parse_shape(text: str, start: int, value: str, *, shared: bool) -> float:
-    """Return the shape that `value`, `weibull=SHAPE` at `start` in the text of a rate, names.
-
-    `shared` says whether the rate is that of the whole job.
-
-    Raises:
-        FaultError: The value cannot be read, or the rate is of no single entity.
-    """
+    """Return the shape that `weibull=SHAPE` names; FaultError for other values, or a rate of the job (`shared`)."""
     end = start + max(len(value), 1)
     try:
         shape = float(value.removeprefix("weibull="))

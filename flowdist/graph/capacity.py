@@ -80,8 +80,7 @@ def fits(need: Need, free: Capacity) -> bool:
 def pick(need: Need, free: Capacity) -> tuple[int, ...]:
     """Return the numbers of the GPUs that one more replica gets; empty if too few are free.
 
-    Whole GPUs are the free ones with the lowest numbers. A share is put on the fullest GPU that has room for it, with
-    the lowest number among equals.
+    Whole GPUs are the lowest free ones, a share the fullest that has room for it, and the lowest of these.
     """
     if need.share == WHOLE:
         whole = [number for number, left in enumerate(free.devices) if left == WHOLE]

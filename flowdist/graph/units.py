@@ -106,10 +106,7 @@ _UNIT_WORDS = {
 
 
 def duration_help(value: object, otherwise: str = "write 30s, 1m30s or 2h") -> str:
-    """Return the help for a value that `parse_duration` refuses: with the right units if it has words for them.
-
-    For all values but such as `10sec` or `5 minutes` it is `otherwise`.
-    """
+    """Return the help for a value that `parse_duration` refuses, with the units for `10sec` or `5 minutes`."""
     parts = re.findall(r"(\d+(?:\.\d+)?)\s*([a-z]+)\s*", value.lower()) if isinstance(value, str) else []
     units = [_UNIT_WORDS.get(word, "") for _, word in parts]
     is_whole = isinstance(value, str) and "".join(map("".join, parts)) == re.sub(r"\s", "", value.lower())

@@ -357,10 +357,7 @@ class Timesheet:
         return work.segment
 
     def _first_report(self, role: str) -> None:
-        """Note the first report of a step by a role, and move all of its work before that to start-up.
-
-        Without reports nobody knows when the work of a generation began. With them, it begins at a step.
-        """
+        """Note the first report of a role: its steps begin there, so all of its work before was start-up."""
         self._reporting[role] = None
         for name in self._job.roles[role].worlds:
             work = self._work[name]

@@ -29,11 +29,8 @@ from flowdist.graph import NodeSpec, RoleGraph
 class Agent:
     """Agent of one node. Times are on its own clock, in ns; that of the controller may differ.
 
-    Args:
-        spec: The node.
-        graph: The compiled topology of the job.
-        address: The address at which workers of other nodes reach this one.
-        incarnation: The number of this agent among those of the node; it grows whenever the agent has lost its workers.
+    `address` is where workers of other nodes reach this one. `incarnation` is the number of this agent among those of
+    the node; it grows whenever the agent has lost its workers.
     """
 
     def __init__(self, spec: NodeSpec, graph: RoleGraph, address: str = "127.0.0.1", incarnation: int = 1) -> None:

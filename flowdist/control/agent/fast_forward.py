@@ -35,14 +35,9 @@ def catch_up(agent: Agent, replica: ReplicaId, number: int, step: int, now: int)
 def reports_at_once(agent: Agent, replica: ReplicaId, until: int, gap_ns: int | None = None) -> bool:
     """Return whether the agent would report each step of a replica without delay, so that reports may be skipped.
 
-    An agent limits its reports, so that a step that comes too soon is reported later. The attempt has to run without
-    anything pending, and the agent has to be connected; otherwise the answer is False.
-
-    Args:
-        agent: The agent.
-        replica: The replica; its latest attempt is meant.
-        until: The end of the time in which reports are skipped (ns).
-        gap_ns: The time between two reports; None: the time from the last report to `until`.
+    An agent limits its reports, so that a step that comes too soon is reported later. The latest attempt has to run
+    without anything pending, and the agent has to be connected. Reports are skipped up to `until` (ns). `gap_ns` is the
+    time between two reports; None: the time from the last report to `until`.
     """
     attempt = agent.attempts.get(replica)
     if attempt is None or not agent.is_connected or not attempt.is_undisturbed:

@@ -33,12 +33,7 @@ class FailureDetector:
     """Failure detector of all nodes of a job. Times are on the controller's clock, in ns.
 
     A heartbeat only writes down a time. The heap may hold an earlier deadline of the node, which is corrected when it
-    comes to the top: heartbeats are frequent, deadlines that matter are rare.
-
-    Args:
-        silent_after_ns: Time without a heartbeat after which a node is silent (`JobOptions`).
-        suspect_after_ns: Time without a heartbeat after which a node is suspected, not longer (`JobOptions`).
-        heartbeat_ns: Time from an answer to the next heartbeat that a node sends (`JobOptions`).
+    comes to the top: heartbeats are frequent, deadlines that matter are rare. The arguments are those of `JobOptions`.
     """
 
     def __init__(self, silent_after_ns: int, suspect_after_ns: int, heartbeat_ns: int) -> None:

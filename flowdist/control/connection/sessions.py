@@ -64,10 +64,8 @@ class Received(msgspec.Struct, frozen=True):
 class Sessions:
     """The controller's side of the connections to all agents: their incarnations, and the failure detector.
 
-    Args:
-        options: The timeouts of the job.
-        epoch: The number of this controller among those of the job. Every message to agents carries it, and an agent
-            refuses a lower one than it has seen (R21). `take_over` sets it anew.
+    Every message to agents carries `epoch`, the number of this controller among those of the job; an agent refuses a
+    lower one than it has seen (R21). `take_over` sets it anew.
     """
 
     def __init__(self, options: JobOptions, epoch: int = 1) -> None:

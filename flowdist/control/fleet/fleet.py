@@ -49,12 +49,9 @@ FAILURES_MAX = 6  # members in a row that never joined, without any that has: th
 
 
 class Fleet:
-    """The members of one job.
+    """The members of one job. `sizes` has the largest number of replicas of each role.
 
-    Args:
-        pools: The pools of the job.
-        sizes: By role, the largest number of its replicas.
-        state: What an earlier driver has saved; None: there is none.
+    `state` is what an earlier driver has saved; None: there is none.
     """
 
     def __init__(self, pools: Sequence[Pool], sizes: Mapping[str, int], state: FleetState | None = None) -> None:

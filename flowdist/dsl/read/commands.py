@@ -181,10 +181,7 @@ def macros_of(fields: Fields, command: Sequence[str], env: Sequence[tuple[str, s
 
 
 def read_env(fields: Fields, folder: Path) -> Env:
-    """Return the variables and the secrets of a role's `env=`. Files of secrets are relative to `folder`.
-
-    A variable that cannot be set adds an error, and is left out. A secret without a value at present adds a warning.
-    """
+    """Return the variables and secrets of `env=`; errors for what cannot be set, warnings for secrets without value."""
     given = fields.values["env"] or {}
     if not isinstance(given, Mapping):
         fields.error("FD134", "env", "env= must be a dict", 'write env={"NAME": "value"}')

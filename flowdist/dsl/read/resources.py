@@ -92,11 +92,7 @@ class NamedResources:
 
 
 def read_cluster(top: Fields, sizes: NamedResources) -> Cluster:
-    """Return the nodes of a topology, whose arguments are `top`. Nodes may have one of the named `sizes`.
-
-    If the topology declares no nodes, `given` of the result is false. Nodes that cannot be used add errors; if none can
-    be used, `given` is false, too.
-    """
+    """Return the nodes of a topology; with none, or none that can be used, `given` of the result is false."""
     nodes = top.values.get("nodes")
     if nodes is None:
         return Cluster(given=False)

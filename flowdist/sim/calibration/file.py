@@ -155,11 +155,7 @@ def _quoted(text: str) -> str:
 
 
 def read_calibration(path: Path) -> Calibration:
-    """Read and check a workload.toml.
-
-    Raises:
-        FlowdistError: The file cannot be read, or has problems: the message names all, each with its line.
-    """
+    """Read and check a workload.toml; FlowdistError with all of its problems, each with its line."""
     try:
         text = path.read_text(encoding="utf-8")
         content = tomllib.loads(text)

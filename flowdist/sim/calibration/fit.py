@@ -245,10 +245,7 @@ class _RoleFit:
                 yield max(0, at - done_ns)
 
     def _guess_from_loss(self) -> None:
-        """Estimate the interval of checkpoints from the steps that were done again: n of them mean 2n in an interval.
-
-        A role whose attempts all began at the first step saves nothing.
-        """
+        """Estimate the interval of checkpoints from steps that were done again: n of them mean 2n in it."""
         reached, lost = 0, []
         for one in self._all:
             steps = [mark.step for mark in one.clock if not mark.is_count]

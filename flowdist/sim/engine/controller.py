@@ -157,10 +157,7 @@ class SimController:
             raise Violation("invariant", str(error)) from error
 
     def kill(self) -> None:
-        """Kill the controller: all nodes lose their connection, and events are kept for the next controller.
-
-        The next one takes over 300 ms later. It knows what is in the record, and nothing else (R21).
-        """
+        """Kill the controller; the next one takes over 300 ms later, and knows only the record (R21)."""
         self._ctx.is_down = True
         for node in self._nodes.values():
             node.lose_link()
@@ -186,10 +183,7 @@ class SimController:
             node.connect()
 
     def _replayed(self) -> Controller:
-        """Return a controller that has handled every event of the record.
-
-        A campaign ("changed") replays only the lines since the last takeover, on the controller that was killed then.
-        """
+        """Return a controller that has handled the record; in a campaign, its lines since the last takeover."""
         trace = self._ctx.trace
         fresh, heard = self._past
         if fresh is None or not self._checker.by_moment:

@@ -87,12 +87,7 @@ def of_topology(
 ) -> Experiment:
     """Return the experiment of a compiled topology; one that declares no nodes gets a node for all of it.
 
-    Args:
-        graph: The compiled topology.
-        plan: The faults, and the orders of the operator.
-        times: Measured times of its workers; None: those of the topology.
-        keep: Fields of workloads that keep the value of the topology, as `role.field`.
-        seed: Draws what is drawn.
+    With measured `times`, workloads get them, except for the fields to `keep`, as `role.field`.
     """
     graph = with_nodes(graph)
     if times is None:

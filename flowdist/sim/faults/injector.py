@@ -42,12 +42,7 @@ KINDS = {
 
 
 def check_faults(plan: Plan, graph: RoleGraph) -> None:
-    """Check the faults and rates of a plan before a simulation.
-
-    Raises:
-        FaultError: The simulator does not carry out a fault, or its kind does not suit its target, or the target does
-            not exist, or a `slow` fault has a factor below 1, or the plan names what the job does not have.
-    """
+    """Check the faults and rates of a plan; FaultError for what the job, the target or the simulator does not have."""
     nodes = [node.name for node in graph.cluster.nodes] + plan.new_nodes
 
     def check(faults: Sequence[Fault]) -> None:

@@ -149,10 +149,7 @@ def _fence(job: Job, node: int, now: int) -> None:
 
 
 def _hit_replica(job: Job, replica: int, what: Fault | Rate, now: int) -> None:
-    """End the processes of a member, and schedule its agent's report of the failure; or slow the member down.
-
-    Nothing is hit if the replica does not run. An agent that is cut off cannot report.
-    """
+    """End a member that runs, and report it unless its agent is cut off; or slow the member down."""
     node = job.seats.node_of[replica]
     runs_from = job.started_at + job.times.started  # on a live node, also if the generation never forms
     if node is None or job.phase != "running" or now < runs_from or job.books.finished:
@@ -178,10 +175,7 @@ def _hit_replica(job: Job, replica: int, what: Fault | Rate, now: int) -> None:
 
 
 def _slow_down(job: Job, replica: int, generation: int, factor: Fraction, now: int) -> None:
-    """Let a member take `factor` times as long for a step, and the gang with it; 1 ends that.
-
-    Nothing happens if another generation runs by now.
-    """
+    """Let a member of the present generation, and the gang, take `factor` times as long for a step; 1 ends that."""
     if generation != job.result.generations or job.phase not in ("running", "stopping"):
         return
     job.slow.pop(replica, None)

@@ -168,10 +168,7 @@ def _place(stack: traceback.StackSummary) -> str:
 
 
 def _blamed(check: Callable[..., Any], args: tuple[Any, ...]) -> str:
-    """Return `file:line in method()` of the method of `args[0]` whose return value the check has refused, or "".
-
-    The line is that of the definition, because no frame of the method is left.
-    """
+    """Return `file:line in method()` of the method of `args[0]` that has returned what the check refuses, or ""."""
     method = next((name for each, name in answers.CHECKED if each is check), "")
     code = getattr(getattr(args[0], method, None), "__code__", None) if method else None
     return f"{Path(code.co_filename).name}:{code.co_firstlineno} in {method}()" if code is not None else ""
