@@ -159,10 +159,7 @@ def _gpus_of_node(h: str | None, gpu: int, nodes: str) -> int:
 
 
 def _variables(env: Mapping[str, Any], experiment: str, run: str, *, debug: bool) -> dict[str, Any]:
-    """Return the environment variables of the workers: LOGLEVEL, the user's `env`, and those that TorchX sets.
-
-    Values of the user that are no text stay as they are: the compiler reports them.
-    """
+    """Return the environment variables of the workers: LOGLEVEL, the user's `env`, and those that TorchX sets."""
     variables = {"LOGLEVEL": os.environ.get("LOGLEVEL", "WARNING")}
     for variable, value in env.items():
         variables[variable] = translated(value) if isinstance(value, str) else value

@@ -54,10 +54,7 @@ class AgentUpkeep:
         self._deaths = _Deaths(AGENT_FORGIVEN_NS)  # that no fault of a plan has caused
 
     def taken_away(self, back_after_ns: int | None) -> Next:
-        """Return the decision about an agent that a fault killed on purpose. Such deaths are not counted.
-
-        `back_after_ns` is the time until the fault brings the node back (ns). None: never.
-        """
+        """Return the decision about an agent that a fault killed, not counted: back in so many ns, or never."""
         return Next(back_after_ns, "killed by a fault")
 
     def died(self, lived_ns: int, words: str = "") -> Next:
@@ -90,10 +87,7 @@ def why_nodes_are_too_few(
 
 
 class ControllerUpkeep:
-    """Restarts of the controller, each of which takes over from the journal (R21).
-
-    `journal` is the folder of the journal, for messages.
-    """
+    """Restarts of the controller, each of which takes over from the journal (R21), in the folder `journal`."""
 
     def __init__(self, journal: str) -> None:
         self._journal = journal

@@ -179,10 +179,7 @@ def exceeds_row(free_row: int, kind: str, options: JobOptions) -> bool:
 
 
 def row_text(name: str, free_row: int, options: JobOptions, last: str) -> str:
-    """Return the reason of a job that failed because the world `name` changed its members too often in a row (R8).
-
-    `last` is the reason of the last of these changes.
-    """
+    """Return why a job fails whose world changed its members too often in a row (R8); `last` is the last reason."""
     return (
         f"{free_row} changes of membership of {name} in a row without progress or "
         f"{format_duration(options.min_uptime_ns)} of health between them; the last: {last}"

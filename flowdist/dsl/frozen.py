@@ -238,10 +238,7 @@ class _WrongCall:
         self.site = site_of(frame, tuple(map(str, range(len(self._positional) + 1))))
 
     def mend(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
-        """Report each wrong argument, and return the arguments, by position and by name, that the call takes.
-
-        `args` are without the object. `site` has what became of the others.
-        """
+        """Report each wrong argument, and return those that the call takes (without self); `site` has the others."""
         args = self._without_surplus(args)
         taken = {each.name for each in self._positional[: len(args)]}
         named: dict[str, Any] = {}

@@ -293,10 +293,7 @@ class Arrivals:
         return fault_of(rate, target, at_ns)
 
     def take(self) -> tuple[int, Rate, str]:
-        """Return time in ns, rate and target of the next fault, and remove it: `pop` without the cost of its text.
-
-        The rate has, as its duration, the time after which this fault heals.
-        """
+        """Remove the next fault, and return its time in ns, rate (with its duration) and target: `pop` without text."""
         first = self.heap[0]
         entity = self.entities[first & self.mask]
         rate = entity.rate

@@ -108,10 +108,7 @@ def parse_shape(text: str, start: int, value: str, *, shared: bool) -> float:
 
 
 def gap_ns(rate: Rate, mean_ns: float, drawn: float) -> int:
-    """Return the time to the next fault of an entity, in ns.
-
-    `mean_ns` is the mean of such times, `drawn` a number that was drawn evenly from 0 to 1.
-    """
+    """Return the time in ns to an entity's next fault, from the mean and an evenly drawn number (0 to 1)."""
     gap = -log1p(-drawn)
     if rate.shape is None:
         return int(gap * mean_ns)

@@ -81,10 +81,7 @@ class Accounts:
             self.move(replica, "detection", at)
 
     def begin_work(self, members: Iterable[ReplicaId], now: int, restore_ns: int = 0) -> None:
-        """Book the members' time up to now, and let them work from now on, until `end_work`.
-
-        `restore_ns` at the end of their start-up went into reading a checkpoint: they are booked as `restore`.
-        """
+        """Let the members work until `end_work`; `restore_ns` before now went into reading a checkpoint."""
         for replica in members:
             bucket, since = self._at[replica]
             if bucket == "start-up":
@@ -193,10 +190,7 @@ class Accounts:
             self.transfer(replica.role, bucket, "back-off", min(job.incident(number).backoff_ns, now - since))
 
     def _note_short(self, job: JobState, now: int) -> None:
-        """Put stopped replicas of a role in `waiting` when the role falls below its minimum.
-
-        When the role has its minimum again, those that still wait go back to `re-formation`.
-        """
+        """Put stopped replicas of a role in `waiting` below its minimum, and back in `re-formation` at it."""
         for name, due in self._pending.items():
             is_short = due in job.due
             if is_short == (name in self._short):

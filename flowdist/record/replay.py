@@ -134,10 +134,7 @@ class Replay:
         return self
 
     def decide(self, event: ev.Event, now: int) -> Record:
-        """Let the controller decide about an event that no record holds yet, and return the line to be recorded for it.
-
-        The state advances as in `hear`. The caller writes the line and carries out its effects.
-        """
+        """Let the controller decide about a new event; return the line, for the caller to record and carry out."""
         line = record(self.n + 1, now, event, self.controller.handle(event, now))
         self._note(line, line)
         return line

@@ -81,10 +81,7 @@ class RoleStatus(msgspec.Struct, frozen=True):
 
 
 class WorldStatus(msgspec.Struct, frozen=True):
-    """World of a gang, or of roles with one RANK space. `size` is its WORLD_SIZE, and 0 while it does not run.
-
-    `checkpoints` counts the accepted checkpoints.
-    """
+    """World of a gang, or of several roles; `size` is its WORLD_SIZE, 0 if it is down; `checkpoints` were accepted."""
 
     name: WorldName
     phase: WorldPhase
@@ -123,10 +120,7 @@ class VersionStatus(msgspec.Struct, frozen=True):
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
-    """Node and its resources at one moment.
-
-    `because` says why the node is cordoned or lost, or what stands still; empty for others.
-    """
+    """Node and its resources at one moment; `because` says why it is cordoned or lost, or what stands still."""
 
     name: NodeName
     phase: NodePhase
@@ -152,10 +146,7 @@ class MemberStatus(msgspec.Struct, frozen=True):
 
 
 class IncidentStatus(msgspec.Struct, frozen=True):
-    """Open incident: its kind and root cause, its phase, and how many worlds of the restart set it still awaits.
-
-    `opened_ns` is nanoseconds since the start of the job.
-    """
+    """Open incident, since `opened_ns` of the job: kind, root cause, phase, and how many worlds it still awaits."""
 
     number: Count
     opened_ns: Count

@@ -425,10 +425,7 @@ class Timesheet:
             work.segment.stall(now - event.for_ns)
 
     def _note_end(self, replica: Replica, event: ev.Event, now: int) -> None:
-        """End the work, or the serving, of a replica whose attempt has ended by the event.
-
-        A member that has succeeded ends its own work alone; any other end halts its whole world.
-        """
+        """End the work of a replica that has ended: its own alone if it has succeeded, else that of its world."""
         bucket = self._accounts.bucket_of(replica.id)
         if bucket == "work" and replica.phase == "succeeded":
             self._finish(replica, now)

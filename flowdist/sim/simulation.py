@@ -213,10 +213,7 @@ class Simulation:
         self.work.leave_behind(start)
 
     def carried_out(self, job: JobState, line: Record) -> None:
-        """Book the time of the replicas, and fire the faults that waited for this event.
-
-        Worlds that wait for a replica of a service stop waiting once its role goes on without it.
-        """
+        """Book the time of the replicas, fire faults that waited for it, and give up services that are over."""
         self._accounts.hear(job, line)
         if self._faults.waiting:
             self._faults.hear(line)

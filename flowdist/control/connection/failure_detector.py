@@ -141,9 +141,6 @@ class FailureDetector:
         return None
 
     def deadline_of(self, nodes: Iterable[NodeName]) -> int | None:
-        """Return when to call `expire` next if these were all nodes; None if none of them is watched.
-
-        For a simulator that computes the heartbeats of all other nodes.
-        """
+        """Return when to call `expire` for these nodes alone, for a simulator; None if none is watched."""
         times = [self._due(node) for node in nodes if node in self._until_ns]
         return min(times, default=None)

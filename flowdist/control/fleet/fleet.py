@@ -49,10 +49,7 @@ FAILURES_MAX = 6  # members in a row that never joined, without any that has: th
 
 
 class Fleet:
-    """The members of one job. `sizes` has the largest number of replicas of each role.
-
-    `state` is what an earlier driver has saved; None: there is none.
-    """
+    """The members of one job, whose roles have these largest `sizes`; `state` is that of an earlier driver."""
 
     def __init__(self, pools: Sequence[Pool], sizes: Mapping[str, int], state: FleetState | None = None) -> None:
         self._pools, self._sizes = pools, sizes

@@ -343,10 +343,7 @@ def judge_loss(job: JobState, loss: Loss) -> None:
 
 
 def _drop_followers(job: JobState, loss: Loss) -> dict[WorldName, None]:
-    """Drop the deferred failures that follow from the loss of a node, and the node as a suspect.
-
-    Return the worlds of the incidents of which the node was a suspect; empty if the loss is not that of a node.
-    """
+    """Drop what follows from the loss of a node, and it as a suspect; return the worlds it was suspected for."""
     worlds: dict[WorldName, None] = {}
     for incident in job.open_incidents():
         since = incident.suspects.pop(loss.node, None) if loss.node is not None else None
@@ -359,10 +356,7 @@ def _drop_followers(job: JobState, loss: Loss) -> dict[WorldName, None]:
 
 
 def _restart_lost(job: JobState, loss: Loss, lost: list[Failure], also: Iterable[WorldName]) -> None:
-    """Open the incident of a loss, with the worlds `also`, unless a rule of a lost role decides otherwise (R9).
-
-    A rule may fail the job, end its replica, or charge the incident to the role.
-    """
+    """Open the incident of a loss, with the worlds `also`, unless a rule of a lost role decides otherwise (R9)."""
     seeds = list(also)
     payer: str | None = None
     charged: Verdict | None = None

@@ -264,10 +264,7 @@ def charge(job: JobState, incident: Incident) -> None:
 
 
 def note_first_step(job: JobState, world: World) -> None:
-    """Record that a member of the world has reported a step; only the first report of a generation changes something.
-
-    It may be the last one that a closed incident has waited for, of which the user is notified then.
-    """
+    """Record that a member of the world has reported a step; only the first of a generation changes something."""
     if world.stepped_ns is not None:
         return
     world.stepped_ns = job.now

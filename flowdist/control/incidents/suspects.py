@@ -69,10 +69,7 @@ def note_suspected(job: JobState, name: NodeName) -> None:
 
 
 def note_heard(job: JobState, event: NodeHeard) -> None:
-    """Record a sign that a node is not lost, a heartbeat or a join: the node is not suspected any more.
-
-    The judgement of that fact then clears it of suspicion in the open incidents.
-    """
+    """Record a sign that a node is not lost, a heartbeat or a join: the node is not suspected any more."""
     job.suspected.pop(event.node, None)
     job.facts.append(event)
 

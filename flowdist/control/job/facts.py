@@ -81,10 +81,7 @@ class Ended(NamedTuple):
 
 
 class Connected(NamedTuple):
-    """Connection of an agent: it may lack orders. `present` has the attempts that were live on its node by then.
-
-    `is_added`: nothing of the job ran on the node before.
-    """
+    """Connection of an agent, with the attempts `present` on its node; `is_added`: nothing ran there before."""
 
     event: ev.NodeJoined
     present: frozenset[tuple[ReplicaId, int]]

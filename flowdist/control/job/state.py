@@ -146,10 +146,7 @@ class JobState:
         self.touch(world)
 
     def set_phase(self, replica: Replica, phase: ReplicaPhase) -> None:
-        """Set the phase of a replica, renew all counts that depend on it, and touch its world. No other function does.
-
-        A phase in which the replica is not up also ends its stall.
-        """
+        """Set the phase of a replica, renew all counts that depend on it, and touch its world; none else does."""
         if replica.stalled and phase not in UP_PHASES:
             self.set_stalled(replica, "")
         role, world = self.roles[replica.id.role], self.worlds[replica.world]

@@ -136,10 +136,7 @@ def _warn_of_waiting(job: JobState, role: Role) -> None:
 
 
 def _form_gang(job: JobState, world: World, roles: list[Role]) -> None:
-    """Seat up to the target of each role of a gang whose gates are open, and open a new generation.
-
-    The gang stays in phase `waiting` if a role finds no room for its minimum. `roles` are the roles of the world.
-    """
+    """Seat up to the target of each role of a gang whose gates are open, and open a generation, or wait for room."""
     for role in roles:
         for replica in seated(job, role)[role.target :] if role.seats > role.target else ():
             unplace(job, replica)  # the operator scaled down: the highest indexes lose their seats

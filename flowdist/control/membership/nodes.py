@@ -174,10 +174,7 @@ def _awaits_start(job: JobState, name: NodeName, item: InventoryItem) -> bool:
 
 
 def _repeat_orders(job: JobState, replica: Replica, item: InventoryItem) -> None:
-    """Send the last orders about a present attempt again: to stop, the agreed step, or addresses.
-
-    An agent that has received one of them ignores it. An attempt that has ended or is suspended gets none.
-    """
+    """Repeat the last orders (stop, agreed step, addresses) about a live attempt; an agent ignores known ones."""
     if item.phase in ("suspended", "stopped", "exited") or replica.node is None:
         return
     notice = job.worlds[replica.world].notice

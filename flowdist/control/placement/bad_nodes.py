@@ -89,10 +89,7 @@ def cordon(job: JobState, name: NodeName, why: str) -> None:
 
 
 def uncordon(job: JobState, name: NodeName) -> None:
-    """Allow replicas on the node again, whether it was cordoned, drained or preempted.
-
-    All failures that were counted on the node are forgotten, for the node and for the replicas that failed there.
-    """
+    """Allow replicas on the node again, and forget all failures that were counted there, also those of replicas."""
     node = job.nodes[name]
     node.cordoned, node.cordon_cause, node.is_leaving = "", "", False
     job.leaving.pop(name, None)

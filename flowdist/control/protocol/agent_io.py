@@ -143,10 +143,7 @@ class SignsSeen(OfAttempt, frozen=True, tag=True):
 
 
 class WorkersAsked(OfAttempt, frozen=True, tag=True):
-    """The driver's answer to AskWorkers: the furthest step that a worker of the attempt passed to should_stop().
-
-    None: one of the workers never called should_stop().
-    """
+    """The driver's answer to AskWorkers: the furthest step passed to should_stop(); None: a worker never called it."""
 
     step: int | None
 
@@ -290,10 +287,7 @@ class WritePeers(OfAttempt, frozen=True, tag=True):
 
 
 class AnswerWorker(OfAttempt, frozen=True, tag=True):
-    """Answer the worker that called commit(path). An accepted checkpoint is made the latest one first.
-
-    `reason` says why a checkpoint is not accepted.
-    """
+    """Answer the worker that called commit(path): accepted, and made the latest one, or not for a `reason`."""
 
     path: str
     step: int

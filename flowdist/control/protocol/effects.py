@@ -128,10 +128,7 @@ class StopReplica(AttemptOrder, frozen=True, tag=True):
 
 
 class AskStep(AttemptOrder, frozen=True, tag=True):
-    """Ask how far the workers are, because their world is to stop soon (R14); the agent answers with StepTold.
-
-    From then on the workers wait in their next should_stop() for StopAtStep.
-    """
+    """Ask how far the workers are (R14); StepTold answers, and they wait in should_stop() for StopAtStep."""
 
 
 class StopAtStep(AttemptOrder, frozen=True, tag=True):

@@ -181,10 +181,7 @@ class ReplicaPublished(OfAttempt, frozen=True, tag=True):
 
 
 class ReplicaAcknowledged(OfAttempt, frozen=True, tag=True):
-    """All workers of the replica have a version of the role that its role names in `versions=` (R23).
-
-    `version` is the lowest that a worker of the attempt has acknowledged last.
-    """
+    """All workers of the replica have at least this version of the role that its `versions=` names (R23)."""
 
     version: int
 

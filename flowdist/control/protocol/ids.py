@@ -58,10 +58,7 @@ RANK_DIGITS = 10  # more than any number of nodes has
 
 
 def unnamed_nodes(first: int, total: int) -> tuple[NodeName, ...]:
-    """Return the placeholders `host N of total`, N from `first` to `total`, for nodes that are expected to join.
-
-    A node whose name is not known in advance takes the place of one of them when it joins.
-    """
+    """Return the placeholders `host N of total`, from `first` on, for nodes of any name that are expected to join."""
     return tuple(f"host {number} of {total}" for number in range(first, total + 1))
 
 

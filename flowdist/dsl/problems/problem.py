@@ -96,10 +96,7 @@ class Problems:
         self._found: dict[tuple[str, str, Place], tuple[Problem, dict[str, None]]] = {}
 
     def error(self, code: str, message: str, help: str, place: Place, *, owner: str = "") -> None:
-        """Add an error at the given place.
-
-        `owner` is the part of the topology that has it, such as `role 'trainer'`, and begins the message.
-        """
+        """Add an error; `owner`, the part of the topology that has it, as `role 'trainer'`, begins the message."""
         self.report(Problem(code, message, help, place), owner=owner)
 
     def warn(self, code: str, message: str, help: str, place: Place, *, owner: str = "") -> None:

@@ -350,10 +350,7 @@ class Fields:
         return value
 
     def pairs(self, name: str) -> tuple[tuple[str, str], ...]:
-        """Return the entries of a dict of strings or numbers as pairs of strings; None counts as an empty dict.
-
-        A name that is empty or has a `=`, and a value of None, add errors.
-        """
+        """Return a dict of strings or numbers as pairs of strings, without those that are wrong; () for None."""
         value = self.values.get(name)
         if value is None:
             return ()

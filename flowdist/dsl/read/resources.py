@@ -27,10 +27,7 @@ NODES_HELP = 'write nodes=4, nodes="2:4" or a list of Node'
 
 
 class NamedResources:
-    """Sizes that roles may name in `resources=`. Those of the topology win over those of `flowdist.toml`.
-
-    The constructor reads the file, and adds what is wrong with it to `problems`.
-    """
+    """Sizes for `resources=`, of the topology or else of `flowdist.toml`, whose problems go to `problems`."""
 
     def __init__(self, topology: dsl.Topology, folder: Path, problems: Problems) -> None:
         self._problems, self._owner = problems, owner_of(topology)
@@ -172,10 +169,7 @@ def read_heartbeat_and_lease(top: Fields) -> tuple[int, int]:
 
 
 def shared_sizes(folder: Path, problems: Problems) -> Mapping[str, Resources]:
-    """Return the sizes of the `flowdist.toml` that is nearest to a topology's folder, by name; empty if there is none.
-
-    A file that cannot be read adds an error and returns an empty mapping. Each wrong entry adds an error, too.
-    """
+    """Return the sizes in the `flowdist.toml` nearest to a folder, by name, if any; add errors for what is wrong."""
     path = next((at / FILE for at in (folder, *folder.parents) if (at / FILE).is_file()), None)
     if path is None:
         return {}

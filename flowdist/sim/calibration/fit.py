@@ -457,10 +457,7 @@ class Distribution(NamedTuple):
 
 
 def distribution(samples: Sequence[int], used_ns: int | None = None) -> Distribution | None:
-    """Return the distribution of durations in ns; None if there are none. Quantiles are interpolated linearly.
-
-    `used_ns` is the figure that stands for all of them; None: their median.
-    """
+    """Return the distribution of durations in ns, or None; `used_ns` stands for all of them (None: their median)."""
     if not samples:
         return None
     ordered = sorted(samples)

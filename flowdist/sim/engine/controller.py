@@ -47,10 +47,7 @@ class Observer(Protocol):
 
 
 class SimController:
-    """The controller process of one simulation: its nodes, its sessions, its wake-ups, its checks, and its restart.
-
-    `nodes` is shared with other parts, and filled here.
-    """
+    """The controller process of one simulation, with its checks and restarts; it fills the shared `nodes`."""
 
     def __init__(self, ctx: Context, nodes: dict[NodeName, SimNode], observer: Observer, checks: Checks) -> None:
         self._ctx, self._nodes, self._observer, self._queue = ctx, nodes, observer, ctx.queue

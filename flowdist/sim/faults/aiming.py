@@ -18,10 +18,7 @@ CYCLES = 3  # checkpoints after a restart that are aimed at; the times of later 
 
 
 class Aim:
-    """Computed times at which gangs of a graph write checkpoints, or read them when they restart.
-
-    Only gangs of tasks whose checkpoints take time count, and no roles with user code (`simulate=`).
-    """
+    """Computed times at which gangs without user code write checkpoints that take time, or read them."""
 
     def __init__(self, graph: RoleGraph) -> None:
         self._graph = graph

@@ -36,10 +36,7 @@ class Raised(NamedTuple):
 
 
 class Surroundings(Protocol):
-    """The rest of the job, as far as a worker of user code can see it. `models.UserCode` implements it.
-
-    `latest` is the name of the last checkpoint that was accepted, by world.
-    """
+    """The rest of the job, as user code sees it through `models.UserCode`; `latest` are checkpoints by world."""
 
     disk: Disk
     latest: dict[str, str]

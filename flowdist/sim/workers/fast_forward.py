@@ -122,10 +122,7 @@ class FastForward:
         return list(model.members.values())
 
     def report(self, model: WorldModel) -> None:
-        """Tell agents the present step of a world: one that reports for all while nothing else happens.
-
-        Then the step is kept in `model.unreported`, for `catch_up`.
-        """
+        """Tell one agent the present step for all, unless more happens; keep it in `model.unreported` for the rest."""
         step, reporting = model.step_at(self._ctx.queue.now), self._members_that_report(model)
         for start in reporting:
             self.report_step(start, step)
