@@ -99,7 +99,7 @@ def check_node(job: JobState, name: str, node: Node) -> None:
 
 
 def check_room(job: JobState) -> None:
-    """Recompute the lists of usable, warm, drained and suspected nodes and the candidate indexes, and compare."""
+    """Recompute the lists of usable, warming, leaving and suspected nodes and the candidate indexes, and compare."""
     usable = sorted((node.order, name) for name, node in job.nodes.items() if node.usable)
     assert usable == job.usable, f"{usable} are usable, not {job.usable}"
     assert all(job.nodes[name].usable for name in job.warming), f"{list(job.warming)} warm up, and are not all up"

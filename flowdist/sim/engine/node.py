@@ -120,7 +120,7 @@ class SimNode:
         self.agent = Agent(spec, ctx.graph, incarnation=1000 * starts + 1)
         self.is_alive = True
         self.net = Link(spec.name, ctx.seed, apart_ns=1 if ctx.schedule else 0)
-        self.is_heard = False  # the controller has this node as joined and not suspected: see `Sessions.is_heard`
+        self.is_heard = False  # the controller has this node as joined and not suspected: see `FailureDetector`
         self.is_paused = False
         self.comes_at_ns = 0  # when the agent connects first, at the earliest
         self._is_coming = False
