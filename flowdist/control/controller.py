@@ -65,15 +65,9 @@ class Controller:
     def handle(self, event: ev.Event, now: int) -> list[Effect]:
         """Record an event, settle the job, and return what the controller wants done, in order.
 
-        Deadlines that are due by `now` are handled before the event, each by itself. Once the job is over, nothing is
-        recorded and there are no effects.
-
-        Args:
-            event: What has happened.
-            now: The present time, in ns since the start of the job.
-
-        Raises:
-            ValueError: If `now` is before the `now` of an earlier call.
+        Deadlines that are due by `now`, in ns since the start of the job and never earlier than before (ValueError),
+        are handled before the event, each by itself. Once the job is over, nothing is recorded and there are no
+        effects.
         """
         job = self.state
         if now < job.now:

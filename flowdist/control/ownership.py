@@ -91,11 +91,7 @@ def why_lost(mine: Claim, found: Claim | None) -> str:
 
 
 def objection_to_commit(run: str, epoch: int, found: Claim | None) -> str:
-    """Return why a checkpoint of a run may not be published; empty: it may.
-
-    `epoch` is the highest that the agent of the worker has heard of; `found` owns the folder of checkpoints, or is
-    None.
-    """
+    """Return why a run with this `epoch`, the highest heard of, may not publish a checkpoint; empty: it may."""
     if found is None or (found.run == run and found.epoch <= epoch):
         return ""
     if found.run == run:

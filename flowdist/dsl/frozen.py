@@ -178,11 +178,7 @@ def closest(name: str, known: Iterable[str]) -> str:
 
 
 def word(*positional: str) -> Callable[[type[T]], type[T]]:
-    """Return a decorator for classes whose objects users make: it makes the constructor forgiving.
-
-    It also sets the `site` of each object if the constructor does not. `positional` are the names of the parameters
-    that may be given by position.
-    """
+    """Return a decorator that makes a constructor forgiving and sets `site`; `positional` parameters need no name."""
 
     def decorated(cls: type[T]) -> type[T]:
         made = forgiving(cls.__init__, cls.__name__, positional)

@@ -74,13 +74,10 @@ class NoUnitError(ValueError):
 
 
 def parse_duration(value: str | int | float) -> int:
-    """Return the nanoseconds of a text such as `30s`, `1m30s` or `400ms`.
+    """Return the nanoseconds of a text such as `30s`, `1m30s` or `400ms`; 0 needs no unit, as text or number.
 
-    The units are ns, us, ms, s, m, h and d. 0 needs no unit, as a text or as a number.
-
-    Raises:
-        NoUnitError: The value is another number without a unit.
-        ValueError: The value is anything else, or longer than 292 years, which 64 bits cannot hold.
+    The units are ns, us, ms, s, m, h and d. Raises NoUnitError for another number without a unit, ValueError for
+    anything else and for more than 292 years, which 64 bits cannot hold.
     """
     text = _written(value)
     if text == "0":
@@ -152,11 +149,8 @@ def _whole(value: int | float) -> int:
 def parse_memory(value: str | int) -> int:
     """Return the bytes of a text such as `64GiB` (of 1024) or `500MB` (of 1000); 0 needs no unit.
 
-    The units are B; KiB, MiB, GiB, TiB, also without the B or the iB; KB, MB, GB and TB.
-
-    Raises:
-        NoUnitError: The value is another number without a unit.
-        ValueError: The value is anything else, or 8 EiB and more.
+    The units are B; KiB, MiB, GiB, TiB, also without the B or the iB; KB, MB, GB and TB. Raises NoUnitError for another
+    number without a unit, ValueError for anything else and for 8 EiB and more.
     """
     text = _written(value)
     if text == "0":

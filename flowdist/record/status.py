@@ -216,11 +216,7 @@ class RecentDecisions:
             _add_step(self._counts.setdefault(event.replica.role, deque()), record.t_ns, event.steps)
 
     def steps_per_s(self, role: str, now: int) -> float | None:
-        """Return the steps per second of a role over the last half minute; None if fewer than two are known.
-
-        If two steps took longer, the rate is that of these two. Without progress it falls as `now` advances. A start of
-        a replica of the role begins the count anew.
-        """
+        """Return the role's steps per second in the last half minute, or of its last two; None: unknown."""
         steps = self._steps.get(role) or self._counts.get(role)
         if steps is None or len(steps) < 2:
             return None

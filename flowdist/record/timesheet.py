@@ -403,11 +403,7 @@ class Timesheet:
             work.segment.save(step, now)
 
     def _stall(self, replica: Replica, event: ev.ReplicaStalled | ev.ReplicaRevived, now: int) -> None:
-        """Stop or resume the work of a world whose member has stalled or revived.
-
-        The work resumes when the last stalled member revives. A rank that never printed is not stalled by its silence
-        (R15).
-        """
+        """Stop a world's work when a member stalls, but not by mere silence (R15); the last that revives resumes it."""
         work = self._work[replica.world]
         if self._job.role_of(replica.id).spec.kind == "service":
             if isinstance(event, ev.ReplicaRevived):

@@ -136,11 +136,7 @@ class Simulation:
         return self.ctx.job
 
     def run(self, until: int | None = None) -> SimResult:
-        """Run the job to its end, or to the virtual time `until` in ns, and return the result.
-
-        A violation ends the run, and is returned in `SimResult.violation`, not raised. The job violates liveness if it
-        has not ended and no event is left in the queue before `until`.
-        """
+        """Run to the end of the job, or to `until` (ns), and return the result, with the violation that ended it."""
         self.ctx.until_ns = until
         try:
             self.queue.run(until)

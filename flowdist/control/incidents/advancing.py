@@ -83,11 +83,7 @@ def _reset_if_gone(job: JobState, world: World) -> None:
 
 
 def _loses_its_seat(job: JobState, replica: Replica, name: NodeName | None) -> bool:
-    """Return whether the replica has to leave its node before it starts again.
-
-    That is so if the node `name` is unusable, drained or preempted, if a GPU of the replica is bad, or if the replica
-    has failed too often there and another node has room (R22). None: it has no seat to lose.
-    """
+    """Return whether the replica has to leave node `name` (None: no seat to lose) before it starts again (R22)."""
     if name is None:
         return False
     node = job.nodes[name]

@@ -105,11 +105,7 @@ def _hand_over(job: JobState, left: Incident) -> None:
 
 
 def _verdict(job: JobState, failure: Failure, part_of: Incident | None) -> tuple[Verdict, list[NodeName]]:
-    """Return the verdict on a failure if none of its suspects is lost, and the suspects. Nothing is changed.
-
-    Without suspects the verdict is certain. `part_of` is the incident that the failure belongs to; None: it belongs to
-    none.
-    """
+    """Return the verdict on a failure, which is certain without suspects, and the suspects. Nothing is changed."""
     if failure.has_timed_out and job.worlds[job.replicas[failure.replica].world].hangs:
         return PEER_HANGS, []
     verdict = judge(job, failure, caused=part_of is not None)
@@ -173,11 +169,7 @@ def _defer(
 
 
 def _conclude(job: JobState, failure: Failure, part_of: Incident | None, verdict: Verdict) -> None:
-    """Carry out the verdict on a failure that is not deferred: end the job or the replica, or restart its scope.
-
-    A restart is part of the open incident `part_of`, or opens an incident. A failure that no incident caused counts
-    against its node (R22).
-    """
+    """Carry out the verdict on a failure that is not deferred, as part of an open incident or with a new one."""
     if part_of is None and not failure.world:
         blame(job, job.replicas[failure.replica], failure.kind, failure.at_ns)
     if verdict.action != "restart":

@@ -63,11 +63,7 @@ def _end_waiting(job: JobState, world: World) -> None:
 
 
 def retire(job: JobState, world: World, how: Literal["shrunk", "ended"], grace_ns: int) -> None:
-    """Stop a world, so that it ends for good ("ended"), or waits until the operator scales up again ("shrunk").
-
-    The world leaves its incident, and each running member gets an order to stop with the grace `grace_ns`. `advance`
-    ends or resets the world once none of its replicas is live.
-    """
+    """Stop a world; `advance` then ends it for good ("ended"), or lets it wait to be scaled up again ("shrunk")."""
     leave_incident(job, world)
     world.retiring = how
     for role in job.roles_of(world):

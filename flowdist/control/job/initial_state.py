@@ -71,11 +71,7 @@ def _add_worlds(job: JobState) -> None:
 
 
 def depths_of(graph: RoleGraph) -> dict[str, int]:
-    """Return the depth of each role in start order.
-
-    A role without gates has depth 0, any other one more than the deepest role that it has a gate on. Roles of a joint
-    world are all as deep as the deepest of them (R1).
-    """
+    """Return each role's depth in start order: 0, or one more than its deepest gate; joint worlds have one (R1)."""
     depths: dict[str, int] = {spec.name: 0 for spec in graph.roles}
     for _ in graph.roles:  # a joint world can deepen roles that were computed before it: repeat until nothing changes
         before = dict(depths)

@@ -43,11 +43,7 @@ __all__ = [  # re-exports the other types of the state, so that most modules imp
 
 @dataclass(slots=True)
 class JobState:
-    """Everything that the controller knows of a job.
-
-    `ending` is the outcome from the moment at which it is decided, and `outcome` is set to it when nothing runs any
-    more. Both are None before.
-    """
+    """Everything that the controller knows of a job: `ending` is its outcome once decided, `outcome` at the end."""
 
     graph: RoleGraph
     missing: dict[NodeName, None]  # nodes that are expected and have not joined; one that is lost is not expected

@@ -27,11 +27,7 @@ SAME_NS = SECOND  # notices that differ by less are the same one, which took a d
 
 
 def drain(job: JobState, event: DrainRequested) -> None:
-    """Begin to drain a node for the operator (R14), or refuse with a notice.
-
-    Refused are a node that is not up, and one without which a role would have no room for its minimum: the drain of one
-    node would leave the whole job waiting.
-    """
+    """Begin to drain a node for the operator (R14), or refuse if it is not up, or the minimum of a role needs it."""
     node = job.nodes.get(event.node)
     if node is None or not node.usable or job.ending is not None:
         job.decided("drain_refused", event.node, f"drain {event.node} is refused: no such node is up", "refused")

@@ -176,11 +176,7 @@ def _form_replicas(job: JobState, role: Role, worlds: list[World]) -> None:
 
 
 def _has_minimum(job: JobState, role: Role, count: int) -> bool:
-    """Return whether `count` reaches the minimum of the role, and record which of the two it is (R12).
-
-    Below the minimum, the role is marked as unsatisfied, the user is warned once, and the role has `pending_timeout` to
-    find room, counted from the first such call. At the minimum, that deadline is cleared.
-    """
+    """Return whether `count` reaches the role's minimum, and record it: below, `pending_timeout` begins (R12)."""
     pending = Due("pending", role.spec.name)
     if count >= role.spec.min_replicas:
         job.due.clear(pending)

@@ -77,11 +77,7 @@ def _take_place(job: JobState, event: NodeJoined) -> None:
 
 
 def _add(job: JobState, event: NodeJoined, known: Node | None) -> None:
-    """Add a usable node on which nothing runs.
-
-    `known` is its record from before, if it joined before. Its unkillable processes and failures are kept, and its
-    cordon, unless that came from a drain or preemption.
-    """
+    """Add a usable node on which nothing runs; of its record from before (`known`), failures and cordons are kept."""
     place = job.node_order.setdefault(event.node, len(job.node_order))
     node = Node(event.spec, event.address, event.incarnation, place, offered(event.spec))
     if known is not None:  # processes that outlive SIGKILL are still there, and failures still count
@@ -286,11 +282,7 @@ def exclude_bad_gpus(node: Node, bad: tuple[tuple[int, str], ...]) -> None:
 
 
 def lose_gpu(job: JobState, event: GpuFailed) -> None:
-    """Record that a GPU is bad: it is given to no replica any more, and the replicas that run on it are lost.
-
-    An error after which the GPU stays in use, see `why_kept`, leads to a warning only. A node that is not up, an
-    unknown GPU, or one known as bad changes nothing.
-    """
+    """Record that a GPU is bad, which loses the replicas on it; or warn only if it stays in use, see `why_kept`."""
     node = job.nodes.get(event.node)
     if node is None or not node.usable or event.gpu in node.bad_gpus or not 0 <= event.gpu < node.spec.gpu:
         return

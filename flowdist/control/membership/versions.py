@@ -70,11 +70,7 @@ def awaits_readiness(job: JobState, replica: Replica) -> bool:
 
 
 def judge_readiness(job: JobState, event: OfReadiness) -> None:
-    """Turn the running replicas to "ready" that pass their check and have a version that is fresh enough.
-
-    The event is about one of them, or it is a version for all replicas that wait for one. A replica that has an old
-    version gets a notice, once in an attempt.
-    """
+    """Turn running replicas to "ready" whose check has passed with a fresh version; tell once of an old one."""
     if isinstance(event, ev.ReplicaPublished):
         for holder in _running_holders(job, job.role_of(event.replica)):
             _judge_one(job, holder)

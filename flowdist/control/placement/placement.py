@@ -50,11 +50,7 @@ def place(job: JobState, replica: Replica, name: NodeName) -> None:
 
 
 def unplace(job: JobState, replica: Replica) -> None:
-    """Take the seat of the replica away, give back its resources, and end its suspended workers.
-
-    Its ports stay recorded: if the replica is placed on the same node again, it keeps them. A replica without a seat is
-    left alone.
-    """
+    """Take the replica's seat away, if it has one, with its resources and suspended workers; its ports stay known."""
     if replica.node is None:
         return
     job.dismiss(replica)
@@ -81,11 +77,7 @@ def takes_more(node: Node) -> bool:
 
 
 def update_free(job: JobState, name: NodeName) -> None:
-    """Renew the entries of the node in `job.free` and in every candidate index, and note that placement has changed.
-
-    Call after each change of the node's free capacity, replicas, cordon or use. A node that is not usable, or is
-    cordoned, is in none of them.
-    """
+    """Renew the node's entries in `job.free` and all candidate indexes, whenever its room, cordon or use changes."""
     node = job.nodes[name]
     if takes_more(node):
         job.free[name] = node.free

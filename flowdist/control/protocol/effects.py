@@ -132,11 +132,7 @@ class AskStep(AttemptOrder, frozen=True, tag=True):
 
 
 class StopAtStep(AttemptOrder, frozen=True, tag=True):
-    """Set the step at which should_stop() turns true on every rank (R14).
-
-    None: there is no agreed step, and should_stop() turns true at once: in the call in which a worker waits, or its
-    next one.
-    """
+    """Set the step at which should_stop() turns true on every rank (R14); None, if there is no agreed one: at once."""
 
     step: int | None
 

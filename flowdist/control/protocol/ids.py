@@ -63,11 +63,7 @@ def unnamed_nodes(first: int, total: int) -> tuple[NodeName, ...]:
 
 
 def unnamed_of_rank(rank: str, other: NodeName) -> NodeName:
-    """Return the placeholder whose rank is this text, among those of which `other` is one; empty if none can be.
-
-    Raises:
-        IndexError: `other` is not of `unnamed_nodes`.
-    """
+    """Return the placeholder of that rank in the row of the placeholder `other`; empty if there can be none."""
     if not (rank.isdecimal() and len(rank) < RANK_DIGITS and str(int(rank)) == rank):
         return ""
     return f"host {int(rank) + 1} of {other.split()[3]}"

@@ -134,10 +134,7 @@ def no_warnings() -> Iterator[None]:
 def parse(source: str | bytes) -> ast.Module:
     """Return the syntax tree of Python source, as `ast.parse` does, without its warnings.
 
-    Raises:
-        SyntaxError: The source is not valid Python.
-        ValueError: The source has a null byte, or cannot be decoded.
-        RecursionError: Its expressions are nested too deeply.
+    Raises SyntaxError, ValueError (a null byte, or bytes that cannot be decoded) or RecursionError.
     """
     with no_warnings():
         return ast.parse(source)

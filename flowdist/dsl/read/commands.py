@@ -33,11 +33,7 @@ Env = tuple[tuple[tuple[str, str], ...], tuple[SecretRef, ...]]
 
 
 def read_command(fields: Fields, folder: Path) -> tuple[str, ...]:
-    """Return the command of a role, given by `command=`, by `script=` or `module=` with `args=`, or by `run=`.
-
-    Two commands add an error, and return the first; an empty one, or none, adds an error and returns `("true",)`.
-    Functions of `run=` are looked for in `folder`, that of the topology file.
-    """
+    """Return the command of a role by `command=`, `script=`, `module=` or `run=`; a harmless one after an error."""
     values = fields.values
     ways = [name for name in WAYS if values.get(name) is not None]
     if len(ways) > 1:

@@ -221,11 +221,7 @@ class Fields:
         return None
 
     def whole(self, name: str, *, least: int = 0, default: int | None = None) -> int:
-        """Return a whole number; `default`, if one is given, for None.
-
-        Text such as `"4"` counts as a number, since the command line gives text. Anything else, and a number below
-        `least`, adds an error and returns `least`.
-        """
+        """Return a whole number, or one in a text; `default`, if given, for None; else `least` and an error."""
         value = self.values.get(name)
         if value is None and default is not None:
             return default

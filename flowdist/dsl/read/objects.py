@@ -54,10 +54,7 @@ CLASS = Wanted("simulate", "FD149", "class", inspect.isclass, "can be imported",
 
 
 def function_of(fields: Fields, folder: Path) -> str:
-    """Return `run=` as `module:function`, or as `/path/file.py:function` if the topology file itself defines it.
-
-    A function that cannot be imported, has arguments without defaults, or is a coroutine or generator adds an error.
-    """
+    """Return `run=` as `module:function` or `/path/file.py:function`; add errors for what workers cannot call."""
     value: Any = fields.values["run"]
     if isinstance(value, str):
         function = _definition_of(fields, FUNCTION, value, folder)
@@ -85,11 +82,7 @@ def _check_function(fields: Fields, name: str, wanted: list[str], *, is_lazy: bo
 
 
 def model_of(fields: Fields, folder: Path, kind: str) -> str:
-    """Return `simulate=` as `module:Class`, or as `/path/file.py:Class` if the topology file itself defines the class.
-
-    A class that cannot be imported, or lacks a method that models of the role's kind need, adds an error. The text is
-    empty if the argument is None.
-    """
+    """Return `simulate=` as `module:Class` or `/path/file.py:Class`, "" for None; add errors for unusable classes."""
     value: Any = fields.values["simulate"]
     if value is None:
         return ""

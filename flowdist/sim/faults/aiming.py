@@ -28,11 +28,7 @@ class Aim:
         self._readers = [spec for spec in saves if spec.workload.restore_ns]
 
     def saving(self, seed: int, n: int, after: Fault | None) -> int | None:
-        """Draw a time, in ns, at which a gang writes a checkpoint; None if no gang does.
-
-        `after` is the fault before number `n` of the plan. If it restarts the gang, the checkpoint is one after the
-        restart.
-        """
+        """Draw a time, in ns, at which a gang writes a checkpoint, after a fault that restarts it; None: none."""
         if not self._savers:
             return None
         spec = self._savers[int(draw(seed, "aim", "saver", n) * len(self._savers))]

@@ -240,11 +240,7 @@ class Nemesis:
         return f"{target}@{{at}}{kind}/{back_s}s" if back_s > 0 else None
 
     def _order(self, dice: _Dice, before: Iterable[Fault]) -> str | None:
-        """Draw an order of the operator: add a node, drain one, or scale an elastic gang.
-
-        None if the other nodes, without those that are drained `before`, have no room for all roles, or no gang is
-        elastic.
-        """
+        """Draw an order of the operator: add, drain or scale; None without room, or without an elastic gang."""
         which = dice.draw("order")
         if which < 0.3:
             return f"extra{dice.n}@{{at}}:add"

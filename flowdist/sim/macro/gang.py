@@ -367,11 +367,7 @@ def add_node(job: Job, node: int, now: int) -> None:
 
 
 def grow(job: Job, generation: int, now: int) -> None:
-    """Restart the gang with more members if there are free seats for replicas without one (R13).
-
-    Before the end of the cool-down the attempt is scheduled again for then. Nothing happens if the generation is not
-    the present one, or does not run in full.
-    """
+    """Restart the gang with more members if there are seats (R13): after its cool-down, if it then runs in full."""
     seats, formed = job.seats, job.formed
     if job.phase != "running" or generation != job.result.generations or formed == NEVER:
         return

@@ -202,11 +202,7 @@ class Seats:
         return repeated(own, self._options.move_after)
 
     def move_away(self, now: int) -> None:
-        """Take the seats of replicas on bad nodes away if other nodes have free seats; `fill` gives new ones (R22).
-
-        A node is bad if it is cordoned, or if the replica has failed on it repeatedly. Called when all replicas have
-        stopped.
-        """
+        """Take seats on bad nodes, cordoned or failed on, away if others are free, for `fill`; all have stopped."""
         suspects = {replica: None for _, _, replica, _ in self.failures}
         suspects |= {replica: None for node in self.cordoned for replica in self.on[node]}
         for replica in sorted(suspects):

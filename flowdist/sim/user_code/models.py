@@ -109,10 +109,8 @@ class UserCode:
         """Make the models of all workers of a generation, and resume from the step that their `restore()` returns.
 
         Called when the last member has started up. It does nothing if no role of the world has a model. If a model
-        raises, its worker exits.
-
-        Raises:
-            Violation: The ranks resume from different steps, or from an older one than that of the latest checkpoint.
+        raises, its worker exits. Raises Violation if the ranks resume from different steps, or from one before the
+        latest checkpoint.
         """
         starts = sorted(model.members.values(), key=lambda start: start.rank)
         workers = [worker for start in starts for worker in self._workers_of(start)]
