@@ -263,5 +263,4 @@ def names_of(name: str, program: str) -> tuple[str, str]:
 
 
 def _refuse(code: str, message: str, help: str) -> NoReturn:
-    """Raise TopologyProblems with one problem, at the user's call."""
     raise TopologyProblems([Problem(code, message, help, _caller().place())])

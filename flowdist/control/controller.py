@@ -245,7 +245,6 @@ def _expire(job: JobState, due: Due) -> None:
 
 
 def _unready(job: JobState, replica: Replica) -> None:
-    """Record a failure of a replica that is not ready in time."""
     spec = job.role_of(replica.id).spec
     why = f"it did not get ready within {format_duration(spec.ready_timeout_ns)}"
     if spec.versions is not None and (stale := why_not_fresh(job, replica)):

@@ -335,7 +335,6 @@ def _check_deferred(job: JobState, incident: Incident) -> None:
 
 
 def _stops(job: JobState, replica: ReplicaId) -> bool:
-    """Return whether all that is live of the replica's world has an order to stop, and something is."""
     world = job.worlds[job.replicas[replica].world]
     return world.live > 0 and world.up == 0
 

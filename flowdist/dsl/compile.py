@@ -347,7 +347,6 @@ def _check_help(how: str, ports: tuple[str, ...]) -> str:
 
 
 def _words_for(value: object) -> str:
-    """Name a value in a message: a role, or the role of a gate, with its topology; anything else by its repr."""
     if isinstance(value, Gate):
         return _words_for(value.role)
     return f"role {value.name!r} of topology {value.topology.name!r}" if isinstance(value, Role) else repr(value)

@@ -23,7 +23,7 @@ from flowdist.dsl.frozen import VARIADIC
 from flowdist.dsl.overrides import apply_nodes, apply_sets
 from flowdist.dsl.problems.places import CLI, Place, no_warnings, parse, place_of_bytes
 from flowdist.dsl.problems.problem import Problem, Problems, Recording, TopologyProblems, did_you_mean, recording
-from flowdist.dsl.read.fields import Arguments
+from flowdist.dsl.read.fields import FLAGS, Arguments
 from flowdist.dsl.topology import Topology
 from flowdist.graph import RoleGraph
 
@@ -276,7 +276,6 @@ def _public(value: object) -> list[str]:
 
 
 def _pick(module: ModuleType, name: str, path: Path, params: dict[str, str]) -> Topology:
-    """Return the topology of the module: the object of that name, or the only one; a function is called for it."""
     found = _named(module, name, path) if name else _only_one(module, path)
     if inspect.isfunction(found):
         found = _call(found, path, params)
@@ -338,7 +337,7 @@ def _convert(key: str, text: str, annotation: Any) -> Any:
         if kind in ("int", "float"):
             return {"int": int, "float": float}[kind](text)
         if kind == "bool":
-            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
+            return FLAGS[text.lower()]
     except (ValueError, KeyError):
         _refuse("FD134", f"-p {key}={text}: not of type {kind}", f"write -p {key}= with a value of type {kind}")
     return text

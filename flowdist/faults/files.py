@@ -112,7 +112,6 @@ def _listed(path: Path, text: str, content: Mapping[str, Any]) -> Plan:
 
 
 def _read(parse: Callable[[str], Any], text: str, where: str) -> Any:
-    """Parse a text from the place `where` in a file, and record that place in the result or in the error."""
     try:
         return parse(text)._replace(where=where)
     except FaultError as error:

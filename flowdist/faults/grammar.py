@@ -325,7 +325,6 @@ def parse_scale(text: str) -> Scale:
 
 
 def _node_at(text: str, example: str) -> NodeOrder:
-    """Return the node and time in a text such as `node5@90s`; raise FaultError if it cannot be read."""
     match = re.fullmatch(r"([a-z][a-z0-9_-]*)@(.+)", text)
     if match is None:
         refuse(text, 0, max(len(text), 1), "cannot be read", f"write {example}")

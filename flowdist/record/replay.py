@@ -174,7 +174,6 @@ def unknown_to(job: JobState, event: ev.Event) -> str:
 
 
 def _without_words(effects: Sequence[Effect]) -> list[Effect]:
-    """Return the effects without notices, and with the reasons of the others emptied."""
     return [
         msgspec.structs.replace(each, reason="") if isinstance(each, AnswerCheckpoint | FinishJob) else each
         for each in effects

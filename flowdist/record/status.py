@@ -308,7 +308,6 @@ def _versions(job: JobState, role: Role, edge: VersionEdge) -> VersionStatus:
 
 
 def _restarts(job: JobState) -> tuple[RestartCount, ...]:
-    """Count the restarts of replicas by role and kind of incident; replicas that stayed in place are left out."""
     found = ((each.role, i.kind) for i in job.incidents for each in i.restarted if each not in i.stayed)
     counts = Counter(found)
     return tuple(RestartCount(role, cause, count) for (role, cause), count in sorted(counts.items()))

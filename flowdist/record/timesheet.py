@@ -224,7 +224,6 @@ class Timesheet:
                 self._stall(replica, event, now)
 
     def _changed(self, event: ev.Event) -> list[ReplicaId]:
-        """Return the replicas whose phase the event may have changed."""
         match event:
             case ev.ReplicaPublished():
                 holders = [spec.name for spec in self._job.graph.holders_of(event.replica.role)]

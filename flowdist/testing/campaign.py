@@ -251,7 +251,6 @@ def _from_corpus_on(
 
 
 def _without_faults(result: SimResult) -> Failure | None:
-    """Return the failure of a run of seed 0 without faults; None if its job has succeeded."""
     if result.violation is not None:
         return Failure(0, result.violation.property, f"without any fault: {result.violation}", ())
     if result.job.outcome == "succeeded":

@@ -79,7 +79,6 @@ class Corpus:
 
 
 def _read(line: str) -> Known | None:
-    """Return the failure that a line of the file describes; None if the line cannot be read."""
     try:
         entry: Any = json.loads(line)
         faults = tuple(map(str, entry.get("faults", ())))

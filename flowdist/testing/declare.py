@@ -184,6 +184,5 @@ def _imported(path: Path) -> ModuleType:
 
 
 def _line_in(error: BaseException, path: Path) -> int:
-    """Return the last line of the file in the traceback of the error; 0 if it has none."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     return frames[-1].lineno or 0 if frames else 0

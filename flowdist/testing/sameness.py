@@ -113,13 +113,11 @@ def _differing(found: Mapping[str, object], wanted: Mapping[str, object]) -> str
 
 
 def _resumed(world: str, played: Played) -> str:
-    """Return the steps from which the last four generations of the world resumed, in words."""
     found = [f"generation {r.generation} from step {r.step}" for r in played.resumed.get(world, [])]
     return f"resumed: {', '.join(found[-4:])}" if found else "it never resumed"
 
 
 def _shown(value: object, digits: int = 17) -> str:
-    """Return the repr of a value, cut to SHOWN_MAX characters; a float is rounded to so many digits."""
     text = f"{value:.{digits}g}" if isinstance(value, float) and digits < 17 else repr(value)
     return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}..."
 

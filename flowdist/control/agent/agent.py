@@ -292,7 +292,6 @@ class Agent:
         self._out.append(io.SpawnWorkers(order, kept))
 
     def _attempt(self, replica: ReplicaId, attempt: int) -> Attempt | None:
-        """Return the attempt of that number if it is the latest of the replica on this node; else None."""
         found = self.attempts.get(replica)
         return found if found is not None and found.order.attempt == attempt else None
 

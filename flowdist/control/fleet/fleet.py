@@ -158,7 +158,6 @@ class Fleet:
             self.state.avoided[member.host] = now + AVOID_NS
 
     def _lost(self, member: Member, node: NodeSeen, now: int) -> Iterator[Order]:
-        """Give up a member whose node is lost, and avoid its host."""
         why = f"{node.node} is lost" + (f" ({node.lost_because})" if node.lost_because else "")
         self._avoid(member, now)
         self._end(member, why, now, has_failed=False)
@@ -211,7 +210,6 @@ class Fleet:
         return max(0, min(max(needed, low), pool.max_members) - state.unwanted)
 
     def _submit(self, pool: Pool, now: int) -> Submit:
-        """Add a member to the pool, and return the order to submit it."""
         self.state.avoided = {host: until for host, until in self.state.avoided.items() if until > now}
         self.state.number += 1
         member = Member(f"m{self.state.number}", pool.name, tuple(sorted(self.state.avoided)))

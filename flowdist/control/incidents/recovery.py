@@ -278,7 +278,6 @@ def note_first_step(job: JobState, world: World) -> None:
 
 
 def _await_first_steps(job: JobState, incident: Incident) -> None:
-    """Have an incident that has just closed wait for the first step of each of its worlds that runs."""
     for world in _task_worlds(job, incident):
         if world.phase == "running" and world.stepped_ns is None:
             world.unstepped_in = incident.number

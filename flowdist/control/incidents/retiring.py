@@ -54,7 +54,6 @@ def end_ignored(job: JobState, world: World, gate: str) -> None:
 
 
 def _end_waiting(job: JobState, world: World) -> None:
-    """End a world that waits, with all of its replicas, and free their seats."""
     leave_incident(job, world)
     for replica in (job.replicas[name] for name in world.pool):
         job.set_phase(replica, "ended")

@@ -231,7 +231,6 @@ def _vacate(job: JobState, name: NodeName, cause: str) -> tuple[tuple[Failure, .
 
 
 def _forget_stores(job: JobState, name: NodeName) -> list[WorldName]:
-    """Forget the stores on a lost node, and return the worlds that had them."""
     hosted = list(job.nodes[name].stores)
     for world in hosted:
         forget_store(job, job.worlds[world])

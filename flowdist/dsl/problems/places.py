@@ -78,7 +78,6 @@ class CallSite:
         return self.place(argument)
 
     def _keyword(self, argument: str) -> ast.keyword | None:
-        """Return the syntax node of a keyword argument; None if the call does not have it or has no known source."""
         call, name = self._call(), self.renamed.get(argument, argument)
         return next((each for each in call.keywords if each.arg == name), None) if call is not None else None
 

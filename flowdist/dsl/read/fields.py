@@ -35,6 +35,7 @@ from flowdist.graph.units import GPUS_MAX, NUMBER_MAX
 
 RESERVED = ("all", "controller")  # faults use these names: `all@30s`, `controller@30s`
 PLAIN = (str, int, float, PurePath)  # types of values that stand for their text in `env=` and `where=`
+FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 DOUBLE = "name.double"  # marked as wrong for roles whose name is that of an earlier role
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")  # usable as a host name
 PART_NAME = re.compile(r"[a-z]([a-z0-9_-]{0,61}[a-z0-9])?")  # of a topology or a role: usable as a folder, too
@@ -305,9 +306,8 @@ class Fields:
         value = self.values.get(name)
         if value is None:
             return default
-        words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-        if isinstance(value, str) and value.lower() in words:
-            return words[value.lower()]
+        if isinstance(value, str) and value.lower() in FLAGS:
+            return FLAGS[value.lower()]
         if not isinstance(value, bool):
             self.error("FD134", name, f"{name}={value!r} must be true or false", f"write {name}={default}")
             return default

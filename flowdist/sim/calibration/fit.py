@@ -121,7 +121,6 @@ class _RoleFit:
             self.fields["stop_ns"] = self.used["stop"]
 
     def _set(self, field: str, name: str, samples: list[int]) -> None:
-        """Set a field of the workload to the median of samples, which are shown under a name."""
         self.fields[field], self.samples[name] = median(samples), samples
 
     # Steps and what a checkpoint costs.

@@ -226,7 +226,6 @@ class Observer:
         self._of[start.replica, start.attempt] = generation
 
     def _note_end(self, event: ev.Event, now: int) -> None:
-        """Note the end, the suspension or the stall of an attempt."""
         match event:
             case ev.ReplicaStopped() | ev.ReplicaExited():
                 ordered = self._ordered.pop((event.replica, event.attempt), None)
@@ -289,7 +288,6 @@ class Observer:
             self._saved[generation.world] = event.step
 
     def _note_up(self, replica: ReplicaId) -> None:
-        """Note that a node has the modules of a role, since a replica of the role has come up on it."""
         if replica in self._node:
             self._has_modules[self._node[replica], replica.role] = None
 

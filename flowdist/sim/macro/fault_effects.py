@@ -126,7 +126,6 @@ def _kill_cut_off(job: Job, node: int, what: Fault | Rate, now: int) -> None:
 
 
 def _last_beat(job: Job, node: int, now: int) -> int:
-    """Return when, in ns, a node that is connected sent its last heartbeat up to `now`."""
     period, connected = job.options.heartbeat_ns, job.connected_at.get(node, 0)
     return connected + (now - connected) // period * period
 

@@ -307,7 +307,6 @@ def form(job: Job, now: int) -> None:
 
 
 def _give_up(job: Job, now: int) -> None:
-    """Fail the job, because the gang was below its minimum for too long (R12)."""
     fail(job, f"{job.role.name} was below its minimum for {format_duration(job.role.pending_timeout_ns)}", now)
 
 
@@ -439,7 +438,6 @@ def _last_end(job: Job, now: int) -> int:
 
 
 def _end(job: Job, outcome: str, reason: str, now: int) -> None:
-    """Record the outcome of the job, which is complete at `now`, and complete the result."""
     job.phase, job.result.outcome, job.result.reason = "over", outcome, reason
     job.say(now, "ends", outcome, reason)
     close(job, now)

@@ -78,7 +78,6 @@ def named(causes: Iterable[Cause], texts: Iterable[str]) -> list[Cause]:
 
 
 def _items(plan: Plan) -> Iterator[tuple[str, Cause]]:
-    """Yield each item of a plan as a cause, with the field of the plan that has it."""
     for field in FIELDS:
         for item in getattr(plan, field):
             ((flag, text),) = Plan()._replace(**{field: (item,)}).options
