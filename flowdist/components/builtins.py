@@ -159,10 +159,7 @@ def _gpus_of_node(h: str | None, gpu: int, nodes: str) -> int:
 
 
 def _variables(env: Mapping[str, Any], experiment: str, run: str, *, debug: bool) -> dict[str, Any]:
-    """Return the environment variables of the workers: LOGLEVEL, the user's `env`, and those that TorchX sets.
-
-    Values of the user that are no text stay as they are: the compiler reports them.
-    """
+    """Return the environment variables of the workers: LOGLEVEL, the user's `env`, and those that TorchX sets."""
     variables = {"LOGLEVEL": os.environ.get("LOGLEVEL", "WARNING")}
     for variable, value in env.items():
         variables[variable] = translated(value) if isinstance(value, str) else value
@@ -179,12 +176,9 @@ def _caller() -> CallSite:
 
 
 def translated(word: str) -> str:
-    """Translate TorchX's macros in an argument or a variable to flowdist's; `$$` becomes a dollar, as in TorchX.
+    """Translate TorchX's macros in a text to flowdist's, whose own stay; `$$` becomes a dollar, as in TorchX.
 
-    Macros of flowdist, such as `${rank}`, stay.
-
-    Raises:
-        TopologyProblems: The word has a macro of TorchX that has no meaning here (FD154).
+    Raises TopologyProblems for a macro of TorchX that has no meaning here (FD154).
     """
     for name, help in REFUSED_MACROS.items():
         if found := re.search(rf"\$\{{{name}\b[^}}]*\}}", word):
@@ -240,12 +234,8 @@ def _check(
 def parse_j(j: str) -> Size:
     """Return the size that `[[MIN:]NNODESx]NPROC` describes; without MIN, the minimum is NNODES, and that is 1.
 
-    Args:
-        j: The text, such as `2x8` or `2:4x8`.
-
-    Raises:
-        TopologyProblems: The text cannot be read, has a number out of range, or has a minimum above the maximum
-            (FD153).
+    Raises TopologyProblems for text that is anything else, a number out of range, or a minimum above the maximum
+    (FD153).
     """
     text = str(j).strip()
     match = re.fullmatch(r"(?:(?:(\d{1,6}):)?(\d{1,6})x)?(\d{1,6})", text)
@@ -264,11 +254,7 @@ def names_of(name: str, program: str) -> tuple[str, str]:
     """Return the names of the experiment and the run in `{experiment}/{run}`.
 
     Both parts can be empty, and text without a slash is a run. An empty experiment is `default-experiment`, and an
-    empty run is named after the program.
-
-    Args:
-        name: The text.
-        program: Path of the script, or name of the module.
+    empty run is named after the `program`, a script or module.
     """
     experiment, slash, run = name.partition("/")
     if not slash:
@@ -277,5 +263,4 @@ def names_of(name: str, program: str) -> tuple[str, str]:
 
 
 def _refuse(code: str, message: str, help: str) -> NoReturn:
-    """Raise TopologyProblems with one problem, at the user's call."""
     raise TopologyProblems([Problem(code, message, help, _caller().place())])

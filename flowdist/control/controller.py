@@ -51,10 +51,8 @@ SETTLE_ROUNDS_MAX = 1000  # a job settles in a few rounds: more means a bug
 class Controller:
     """Pure state machine that makes all decisions about one job: events in, effects out.
 
-    Args:
-        graph: The compiled topology.
-        known_nodes: Nodes that are expected to join. The first start waits for these, for `join_window` at most after
-            the first node has joined. A name of `ids.unnamed_nodes` stands for a node of any name.
+    The first start waits for `known_nodes`, for `join_window` at most after the first node has joined. A name of
+    `ids.unnamed_nodes` among them stands for a node of any name.
     """
 
     def __init__(self, graph: RoleGraph, known_nodes: tuple[NodeName, ...] = ()) -> None:
@@ -67,15 +65,9 @@ class Controller:
     def handle(self, event: ev.Event, now: int) -> list[Effect]:
         """Record an event, settle the job, and return what the controller wants done, in order.
 
-        Deadlines that are due by `now` are handled before the event, each by itself. Once the job is over, nothing is
-        recorded and there are no effects.
-
-        Args:
-            event: What has happened.
-            now: The present time, in ns since the start of the job.
-
-        Raises:
-            ValueError: If `now` is before the `now` of an earlier call.
+        Deadlines that are due by `now`, in ns since the start of the job and never earlier than before (ValueError),
+        are handled before the event, each by itself. Once the job is over, nothing is recorded and there are no
+        effects.
         """
         job = self.state
         if now < job.now:
@@ -100,10 +92,7 @@ class Controller:
 
 
 def _judge_recorded(job: JobState) -> None:
-    """Judge the facts that events and deadlines have recorded, in their order, and clear the list.
-
-    A fact that follows from one of them is judged before the next.
-    """
+    """Judge the recorded facts in order, and clear the list; a fact that follows from one comes before the next."""
     facts, job.facts = job.facts, []
     for fact in facts:
         _judge(job, fact)
@@ -156,14 +145,7 @@ def settle(job: JobState, rounds_max: int = SETTLE_ROUNDS_MAX) -> None:
     """Decide all that follows from the state: judge facts, advance incidents, form worlds, send addresses.
 
     Each round visits the worlds and roles that the round before has touched, until none is touched. While the job ends,
-    only `settle_ending` decides.
-
-    Args:
-        job: The state.
-        rounds_max: The number of rounds after which the job counts as one that does not settle.
-
-    Raises:
-        AssertionError: The rounds do not come to an end, which is a bug.
+    only `settle_ending` decides. After `rounds_max` rounds it is a bug, an AssertionError.
     """
     _judge_recorded(job)
     for _ in range(rounds_max):
@@ -263,7 +245,6 @@ def _expire(job: JobState, due: Due) -> None:
 
 
 def _unready(job: JobState, replica: Replica) -> None:
-    """Record a failure of a replica that is not ready in time."""
     spec = job.role_of(replica.id).spec
     why = f"it did not get ready within {format_duration(spec.ready_timeout_ns)}"
     if spec.versions is not None and (stale := why_not_fresh(job, replica)):

@@ -24,10 +24,7 @@ class PrefixUpkeep:
         self._deaths = 0
 
     def is_unsafe(self, why: str) -> None:
-        """Give the prefix up for good: at its split the script has left something that must not be forked.
-
-        `why` says what, for the user.
-        """
+        """Give the prefix up for good: the script has left something that must not be forked, as `why` says."""
         self.useless = why
 
     def is_slow(self, patience_s: float) -> None:
@@ -35,12 +32,7 @@ class PrefixUpkeep:
         self.useless = f"it runs for more than {patience_s:g} s before it asks for its rank"
 
     def died(self, how: str, *, is_ready: bool) -> None:
-        """Record that the prefix died. Give it up for good if it did so before its split, or `DEATHS_MAX` times.
-
-        Args:
-            how: How it ended, in words.
-            is_ready: The script had come to its split. If not, it would die again.
-        """
+        """Record that the prefix died. Give it up for good if it died before its split, or `DEATHS_MAX` times."""
         self._deaths += 1
         if not is_ready:
             self.useless = f"its process ended before it asked for its rank: {how}"

@@ -99,10 +99,7 @@ def check_node(job: JobState, name: str, node: Node) -> None:
 
 
 def check_room(job: JobState) -> None:
-    """Recompute the tables that placement chooses from, and compare: lists of nodes, and candidate indexes.
-
-    The lists are of the nodes that are usable, warming up, drained or preempted, and suspected.
-    """
+    """Recompute the lists of usable, warming, leaving and suspected nodes and the candidate indexes, and compare."""
     usable = sorted((node.order, name) for name, node in job.nodes.items() if node.usable)
     assert usable == job.usable, f"{usable} are usable, not {job.usable}"
     assert all(job.nodes[name].usable for name in job.warming), f"{list(job.warming)} warm up, and are not all up"
@@ -338,7 +335,6 @@ def _check_deferred(job: JobState, incident: Incident) -> None:
 
 
 def _stops(job: JobState, replica: ReplicaId) -> bool:
-    """Return whether all that is live of the replica's world has an order to stop, and something is."""
     world = job.worlds[job.replicas[replica].world]
     return world.live > 0 and world.up == 0
 
@@ -402,10 +398,8 @@ class InvariantChecker:
     """Incremental invariant checker for one job.
 
     Call `note` after each event. Call `check` after each event too, or, if `by_moment`, when all events of one time are
-    handled. A controller that takes over needs a new checker, which begins with a full check, unless `by_moment`.
-
-    Args:
-        checks: The schedule: "all", "paced" or "changed"; see the module.
+    handled. A controller that takes over needs a new checker, which begins with a full check, unless `by_moment`. The
+    schedule of `checks` is "all", "paced" or "changed"; see the module.
     """
 
     def __init__(self, checks: Checks = "all") -> None:
@@ -420,15 +414,7 @@ class InvariantChecker:
         self._keys = _Keys()
 
     def note(self, job: JobState, event: Event, effects: Iterable[Effect], n: int, now: int) -> None:
-        """Record that the job has handled an event, so that the next `check` covers what the event may have changed.
-
-        Args:
-            job: The state after the event.
-            event: The event.
-            effects: The effects that the controller returned for it.
-            n: The number of the event in the record.
-            now: When the event was handled, in ns since the start of the job.
-        """
+        """Record event `n`, handled at `now` (ns), so that the next `check` covers what it may have changed."""
         self._n, self._now = n, now
         if type(event) in PROGRESS and (self.by_moment or self._left > 0):
             return
@@ -437,11 +423,7 @@ class InvariantChecker:
             self._note_named(job, (event, *effects))
 
     def check(self, job: JobState) -> None:
-        """Check the job, in full or in part by the schedule; do nothing if no event has come that may break anything.
-
-        Raises:
-            AssertionError: An invariant does not hold; the text names what is wrong.
-        """
+        """Check the job, in full or in part by the schedule; AssertionError if an invariant does not hold."""
         if not self._is_due:
             return
         self._is_due = False

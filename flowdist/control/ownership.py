@@ -65,12 +65,9 @@ class Decision(NamedTuple):
 def decide(mine: Claim, found: Claim | None, *, has_changed: bool, unchanged_ns: int, is_dead: bool) -> Decision:
     """Return whether a run takes a claim, looks again later, or is refused.
 
-    Args:
-        mine: The claim that the run wants to write.
-        found: The claim in the file now; None: there is no file.
-        has_changed: The file was another one when this run looked before.
-        unchanged_ns: For how long the file has been the same, on this run's clock.
-        is_dead: The process of `found` was on this host, and does not run any more.
+    `found` is the claim in the file now (None: no file), which has been the same for `unchanged_ns` on this run's
+    clock, unless it `has_changed` since this run looked before. `is_dead`: its process was on this host, and does not
+    run any more.
     """
     if found is None or (found.run == mine.run and found.epoch < mine.epoch):
         return Decision("take")
@@ -87,25 +84,14 @@ def decide(mine: Claim, found: Claim | None, *, has_changed: bool, unchanged_ns:
 
 
 def why_lost(mine: Claim, found: Claim | None) -> str:
-    """Return why a run may not renew its claim; empty: it may, also if the file was removed.
-
-    Args:
-        mine: The claim that the run has written.
-        found: The claim in the file now; None: there is no file.
-    """
+    """Return why a run may not renew its claim; empty: it may, also if the file was removed (`found` is None)."""
     if found is None or found.token == mine.token:
         return ""
     return f"was taken over by {found.owner}, while {_name(mine)} had not renewed it for {format_duration(LEASE_NS)}"
 
 
 def objection_to_commit(run: str, epoch: int, found: Claim | None) -> str:
-    """Return why a checkpoint of a run may not be published; empty: it may.
-
-    Args:
-        run: The id of the run.
-        epoch: The highest epoch that the agent of the worker has heard of.
-        found: The owner of the folder of checkpoints; None: it has none.
-    """
+    """Return why a run with this `epoch`, the highest heard of, may not publish a checkpoint; empty: it may."""
     if found is None or (found.run == run and found.epoch <= epoch):
         return ""
     if found.run == run:

@@ -54,20 +54,13 @@ class AgentUpkeep:
         self._deaths = _Deaths(AGENT_FORGIVEN_NS)  # that no fault of a plan has caused
 
     def taken_away(self, back_after_ns: int | None) -> Next:
-        """Return the decision about an agent that a fault killed on purpose. Such deaths are not counted.
-
-        `back_after_ns` is the time until the fault brings the node back (ns). None: never.
-        """
+        """Return the decision about an agent that a fault killed, not counted: back in so many ns, or never."""
         return Next(back_after_ns, "killed by a fault")
 
     def died(self, lived_ns: int, words: str = "") -> Next:
-        """Count a death of the agent by itself, and return the decision.
+        """Count a death of the agent by itself, after `lived_ns`, and return the decision.
 
         The agent starts again at once, `AGENT_RESTARTS_MAX` times in quick succession at most.
-
-        Args:
-            lived_ns: How long it has run.
-            words: The exception that has ended it; empty: it is not known.
         """
         deaths = self._deaths.add(lived_ns)
         died = f"its agent died of {words}" if words else "its agent died"
@@ -83,13 +76,8 @@ def why_nodes_are_too_few(
     """Return why the run ends for want of nodes that could ever run its job; empty: it goes on.
 
     A run that has given up too many of its nodes would wait for room in vain. One that other hosts may join goes on.
-
-    Args:
-        nodes: All nodes of the run, also those that a plan of faults adds later or has killed.
-        given_up: The nodes whose agent is not started again because it died too often.
-        least: The number of nodes without which the job does not go on: its minimum until it has started, then one.
-        log: The file with the last output of the node that was given up last, for the message.
-        others_may_join: Whether the controller listens for other hosts.
+    `nodes` has also those that a plan of faults adds later or has killed. `given_up` died too often, and `log` is the
+    last output of the last of them. `least` is the minimum of the job until it has started, then one.
     """
     left = len(set(nodes) - given_up)
     if others_may_join or left >= least:
@@ -99,10 +87,7 @@ def why_nodes_are_too_few(
 
 
 class ControllerUpkeep:
-    """Restarts of the controller, each of which takes over from the journal (R21).
-
-    `journal` is the folder of the journal, for messages.
-    """
+    """Restarts of the controller, each of which takes over from the journal (R21), in the folder `journal`."""
 
     def __init__(self, journal: str) -> None:
         self._journal = journal
@@ -112,13 +97,8 @@ class ControllerUpkeep:
         """Count a death of the controller, and return the decision whether and when the next one starts.
 
         If the controller died at its start, the pause before the next one grows with the deaths in quick succession.
-        After one that has served there is no pause: it would be taken from the lease of agents on other hosts.
-
-        Args:
-            lived_ns: How long it has served its agents.
-            death: How it died. If it could not write the journal, the next one waits for room on the disk.
-            words: The exception that has ended it; empty: it is not known.
-            is_ending: The operator wants the run to end.
+        After one that has served (`lived_ns`) there is no pause: it would be taken from the lease of agents on other
+        hosts. If it could not write the journal (`death`), the next one waits for room on the disk.
         """
         deaths = self._deaths.add(lived_ns, ENDING_COUNTS if is_ending else 1)
         is_lost = death == "journal lost"

@@ -188,12 +188,7 @@ def note_restore(job: JobState, replica: Replica, step: int) -> None:
     again after every restart, and nothing else in the job looks wrong.
 
     The user gets a notice, once for a generation of a world. A role whose mate in a joint world makes the checkpoints
-    may count its steps in another way, and a checkpoint without a step says nothing.
-
-    Args:
-        job: The state.
-        replica: The replica.
-        step: The first step above 0 that its present attempt has reported as done.
+    may count its steps in another way, and a checkpoint without a step says nothing. `step` is the first one above 0.
     """
     world = job.worlds[replica.world]
     latest = world.checkpoint

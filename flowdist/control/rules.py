@@ -46,17 +46,12 @@ PEER_HANGS = EXCUSED._replace(because="a collective timed out because a peer han
 
 
 def judge_failure(role: RoleSpec, charges: Charges, failure: Failure, now: int, *, caused: bool = False) -> Verdict:
-    """Return the verdict on a failure of the role. Nothing is changed.
+    """Return the verdict on a failure of the role at `now` (ns). Nothing is changed.
 
     The first rule of the policy that matches decides (R9). Without one, failures of `FREE_KINDS` restart free of
-    charge. Others restart as far as the budgets of the policy reach. Without a policy they fail the job.
-
-    Args:
-        role: The role of the replica that failed.
-        charges: The incidents that the role's budgets are charged for so far.
-        failure: The failure. One that came after an order to stop (`was_told`) fails no job for the lack of a policy.
-        now: When the failure happened (ns).
-        caused: Something upstream, or in the same incident, is the root cause, so no budget pays for this failure.
+    charge. Others restart as far as the budgets of the policy reach, less the `charges` so far. Without a policy they
+    fail the job, unless they came after an order to stop (`was_told`). `caused`: something upstream, or in the same
+    incident, is the root cause, so no budget pays for this failure.
     """
     policy = role.restart
     rule = matching_rule(policy, failure)
@@ -102,10 +97,7 @@ def budget_used(role: RoleSpec, charges: Charges, now: int) -> int:
 
 
 def charges_in_window(opened: Sequence[int], window_ns: int | None, now: int) -> int:
-    """Return how many of these opening times of charged incidents (ns, ascending) a budget still counts at `now`.
-
-    A time counts for `window_ns`; None: for the whole job.
-    """
+    """Return how many of these opening times (ns, ascending) count at `now` in the window; None: for the whole job."""
     since = now - window_ns if window_ns is not None else None
     return len(opened) - (bisect_right(opened, since) if since is not None else 0)
 
@@ -147,13 +139,8 @@ def next_backoff(policy: RestartPolicy, step: int, last_counted_ns: int | None, 
     """Return how long an incident that a budget pays for waits, and the step of the next one. Nothing is changed.
 
     The first restart does not wait. Each later one waits twice as long as the one before, from `backoff_ns` to
-    `backoff_max_ns`. After `backoff_reset_ns` without such an incident the series starts anew.
-
-    Args:
-        policy: The policy whose budget pays.
-        step: How many incidents of the series came before this one.
-        last_counted_ns: When the role's last charged incident closed (ns); None: there was none.
-        now: When the incident opens (ns).
+    `backoff_max_ns`. `backoff_reset_ns` after the role's last charged incident closed (`last_counted_ns`) the series
+    starts anew; `step` is how many of it came before.
     """
     if last_counted_ns is not None and now - last_counted_ns >= policy.backoff_reset_ns:
         step = 0
@@ -177,40 +164,22 @@ def stops_with_grace(kind: str) -> bool:
 
 
 def is_healthy(progressed: bool, formed_ns: int | None, now: int, min_uptime_ns: int) -> bool:
-    """Return whether a generation has reported a new step, or has run for `min_uptime_ns` (R8).
-
-    Args:
-        progressed: A new step was reported in this generation.
-        formed_ns: When all members of the generation ran for the first time (ns); None: they have not yet.
-        now: The time, in ns.
-        min_uptime_ns: `JobOptions.min_uptime_ns`.
-    """
+    """Return whether a generation has a new step, or has run in full, since `formed_ns`, for `min_uptime_ns` (R8)."""
     return progressed or (formed_ns is not None and now - formed_ns >= min_uptime_ns)
 
 
 def next_free_row(free_row: int, healthy: bool) -> int:
-    """Return how many membership changes a world has had in a row, after one more (R8).
-
-    Args:
-        free_row: The number before this change.
-        healthy: The generation before this change was healthy, so that a new row begins with the change.
-    """
+    """Return how many membership changes a world has had in a row, after one more; a healthy one began anew (R8)."""
     return 1 if healthy else free_row + 1
 
 
 def exceeds_row(free_row: int, kind: str, options: JobOptions) -> bool:
-    """Return whether `free_row` membership changes in a row, the last of them of this kind, fail the job (R8).
-
-    A change of one of `CHOSEN_KINDS` never does.
-    """
+    """Return whether this many changes of membership in a row fail the job (R8): never if the last was chosen."""
     return free_row > options.free_incidents_max and kind not in CHOSEN_KINDS
 
 
 def row_text(name: str, free_row: int, options: JobOptions, last: str) -> str:
-    """Return the reason of a job that failed because the world `name` changed its members too often in a row (R8).
-
-    `last` is the reason of the last of these changes.
-    """
+    """Return why a job fails whose world changed its members too often in a row (R8); `last` is the last reason."""
     return (
         f"{free_row} changes of membership of {name} in a row without progress or "
         f"{format_duration(options.min_uptime_ns)} of health between them; the last: {last}"
@@ -220,13 +189,8 @@ def row_text(name: str, free_row: int, options: JobOptions, last: str) -> str:
 def growth_wait_ns(cooldown_ns: int, free_row: int, options: JobOptions, *, healthy: bool, is_first: bool) -> int:
     """Return how long (ns) a generation has to run before the world may re-form with more members (R8, R13).
 
-    Args:
-        cooldown_ns: The longest cool-down of the world's roles.
-        free_row: Membership changes in a row so far.
-        options: The options of the job.
-        healthy: The present generation has progressed, or has run for long enough.
-        is_first: The present generation is the first: no cool-down, because the world has waited for nodes to join
-            before.
+    `cooldown_ns` is the longest cool-down of the world's roles. The first generation has none, because the world has
+    waited for nodes to join before.
     """
     wait = 0 if is_first else cooldown_ns
     if free_row >= options.free_incidents_max - 1 and not healthy:

@@ -47,13 +47,8 @@ def compile_topology(
     """Return the role graph of the topology, and add every error and warning to `problems`.
 
     The graph can be used only if `problems` has no error afterwards: wrong arguments have been replaced by harmless
-    values.
-
-    Args:
-        topology: The topology.
-        problems: Takes errors and warnings.
-        is_complete: False: the file ended early by an exception, and what is missing is no problem.
-        by_engine: True: an engine starts the nodes, as large as their replicas need.
+    values. Unless it `is_complete`, the file ended early by an exception, and what is missing is no problem.
+    `by_engine`: an engine starts the nodes, as large as their replicas need.
     """
     top = Fields(owner_of(topology), topology.fields, topology.site, problems, topology.overridden)
     folder = Path(topology.site.file).resolve().parent
@@ -352,7 +347,6 @@ def _check_help(how: str, ports: tuple[str, ...]) -> str:
 
 
 def _words_for(value: object) -> str:
-    """Name a value in a message: a role, or the role of a gate, with its topology; anything else by its repr."""
     if isinstance(value, Gate):
         return _words_for(value.role)
     return f"role {value.name!r} of topology {value.topology.name!r}" if isinstance(value, Role) else repr(value)

@@ -178,11 +178,7 @@ def closest(name: str, known: Iterable[str]) -> str:
 
 
 def word(*positional: str) -> Callable[[type[T]], type[T]]:
-    """Return a decorator for classes whose objects users make: it makes the constructor forgiving.
-
-    It also sets the `site` of each object if the constructor does not. `positional` are the names of the parameters
-    that may be given by position.
-    """
+    """Return a decorator that makes a constructor forgiving and sets `site`; `positional` parameters need no name."""
 
     def decorated(cls: type[T]) -> type[T]:
         made = forgiving(cls.__init__, cls.__name__, positional)
@@ -238,10 +234,7 @@ class _WrongCall:
         self.site = site_of(frame, tuple(map(str, range(len(self._positional) + 1))))
 
     def mend(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
-        """Report each wrong argument, and return the arguments, by position and by name, that the call takes.
-
-        `args` are without the object. `site` has what became of the others.
-        """
+        """Report each wrong argument, and return those that the call takes (without self); `site` has the others."""
         args = self._without_surplus(args)
         taken = {each.name for each in self._positional[: len(args)]}
         named: dict[str, Any] = {}

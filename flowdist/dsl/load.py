@@ -23,7 +23,7 @@ from flowdist.dsl.frozen import VARIADIC
 from flowdist.dsl.overrides import apply_nodes, apply_sets
 from flowdist.dsl.problems.places import CLI, Place, no_warnings, parse, place_of_bytes
 from flowdist.dsl.problems.problem import Problem, Problems, Recording, TopologyProblems, did_you_mean, recording
-from flowdist.dsl.read.fields import Arguments
+from flowdist.dsl.read.fields import FLAGS, Arguments
 from flowdist.dsl.topology import Topology
 from flowdist.graph import RoleGraph
 
@@ -87,10 +87,7 @@ def load_topology(
 
 
 def _raise_all(error: TopologyProblems, recorded: Recording) -> NoReturn:
-    """Raise TopologyProblems with what ended the file, and what is wrong in the part that was executed.
-
-    The message says where that was: further mistakes after that line are not among the problems.
-    """
+    """Raise TopologyProblems with what ended the file, up to which line, and what is wrong in the part before."""
     problems = recorded.problems
     for problem in error.problems:
         problems.report(problem)
@@ -109,17 +106,10 @@ def compile_loaded(
     *,
     by_engine: bool = False,
 ) -> Loaded:
-    """Compile a topology object with overrides of the command line. The overrides change the object.
+    """Compile a topology object with overrides of the command line, which change the object.
 
-    Args:
-        topology: The topology, as a topology file makes it.
-        sets: Overrides, `role.field=value` or `field=value`; the last one wins.
-        nodes: Number of nodes, or a range such as "2:4", instead of the topology's own `nodes=`. None keeps these.
-        problems: Problems of the file, which it had while it was executed. None: there was no file.
-        by_engine: True: an engine starts the nodes, as large as their replicas need.
-
-    Raises:
-        TopologyProblems: The topology or an override has errors. The exception has all of them, and the warnings.
+    Args: as for `load_topology`. `problems` are those that the file had while it was executed; None: there was no file.
+    Raises TopologyProblems for errors of the topology or an override, with all of them and the warnings.
     """
     problems = problems or Problems()
     apply_sets(topology, sets, problems)
@@ -158,11 +148,7 @@ def _may_be_topology(path: Path) -> bool:
 
 
 def check_runnable(path: Path) -> None:
-    """Check that there is such a file, a topology or a script, and that it is valid Python.
-
-    Raises:
-        TopologyProblems: There is none (FD140), or it cannot be parsed (FD141): no worker could run it either.
-    """
+    """Check that a topology or script exists (FD140) and is valid Python (FD141); else raise TopologyProblems."""
     try:
         text = path.read_bytes()
     except (FileNotFoundError, ValueError):  # as in `_read`
@@ -257,10 +243,7 @@ def _compile(path: Path, text: bytes) -> CodeType:
 
 
 def _refuse_exception(path: Path, error: BaseException) -> NoReturn:
-    """Raise TopologyProblems for an exception of the file, at its last line in the traceback.
-
-    The help names the name that may be meant if Python does not know one.
-    """
+    """Raise TopologyProblems for an exception of the file, at its last line there, with the name that was meant."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     place = Place(str(path), 1)
     if frames:
@@ -293,7 +276,6 @@ def _public(value: object) -> list[str]:
 
 
 def _pick(module: ModuleType, name: str, path: Path, params: dict[str, str]) -> Topology:
-    """Return the topology of the module: the object of that name, or the only one; a function is called for it."""
     found = _named(module, name, path) if name else _only_one(module, path)
     if inspect.isfunction(found):
         found = _call(found, path, params)
@@ -355,7 +337,7 @@ def _convert(key: str, text: str, annotation: Any) -> Any:
         if kind in ("int", "float"):
             return {"int": int, "float": float}[kind](text)
         if kind == "bool":
-            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
+            return FLAGS[text.lower()]
     except (ValueError, KeyError):
         _refuse("FD134", f"-p {key}={text}: not of type {kind}", f"write -p {key}= with a value of type {kind}")
     return text

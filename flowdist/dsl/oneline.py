@@ -22,20 +22,11 @@ def one_role_graph(
     nodes: str | None = None,
     sets: Sequence[str] = (),
 ) -> Loaded:
-    """Compile a topology with one role `trainer` that runs a script as torchrun would.
+    """Compile a topology with one role `trainer` that runs a script as torchrun would, from the current folder.
 
-    A failure restarts all workers of the role.
-
-    Args:
-        script: Path of the Python script, relative to the current folder, which is also the workers' working folder.
-        args: Arguments of the script.
-        replicas: Size of the role, `[MIN:]MAX[xPROCS]`.
-        max_restarts: Budget of restarts; with 0 the first failure fails the job.
-        nodes: Value of `--nodes`; None: this machine.
-        sets: Values of `--set`, which win over everything but `nodes`.
-
-    Raises:
-        TopologyProblems: There is no such script, or an argument cannot be used. The exception has all problems.
+    A failure restarts all workers of the role, `max_restarts` times. `replicas` is `[MIN:]MAX[xPROCS]`. `nodes` is the
+    value of `--nodes`, or None for this machine; `sets` are those of `--set`, which win over everything but `nodes`.
+    Raises TopologyProblems, with all of them, if there is no such script, or an argument cannot be used.
     """
     topology = Topology(name_from(script), nodes=None)
     topology.role(
@@ -61,10 +52,7 @@ def written_on_the_command_line(topology: Topology) -> Topology:
 
 
 def written_at(topology: Topology, site: CallSite) -> Topology:
-    """Change the topology as if the call `site` had written it with its nodes, roles and policies, and return it.
-
-    Problems are then reported at `site`, and relative paths of roles start from the folder of its file.
-    """
+    """Change the topology as if the call `site` had written all of it, which problems and paths then refer to."""
     force(topology, "site", site)
     nodes = topology.fields["nodes"]
     for node in nodes if isinstance(nodes, list) else []:

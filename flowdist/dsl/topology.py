@@ -14,8 +14,7 @@ from flowdist.dsl.frozen import Frozen, closest, forgiving, report, unknown, wor
 from flowdist.dsl.problems.places import CallSite, Place, call_site
 from flowdist.dsl.problems.problem import current_recording
 from flowdist.dsl.words import Duration, Memory, Node, Resources, Restart, Secret, Workload
-
-OnRestart = Literal["reconnect", "restart"]
+from flowdist.graph.roles import OnRestart
 
 
 class RoleFields(TypedDict, total=False):
@@ -234,8 +233,7 @@ class Role(Frozen):
         This role needs a `ready_when=`; without one the compiler reports the gate (FD115).
 
         Args:
-            on_restart: What the dependent does when this role restarts: "reconnect": it keeps running, and gets the new
-                addresses from `flowdist.worker.peers()`; "restart": it restarts, too.
+            on_restart: As for `started`.
         """
         return Gate(self, "ready", on_restart, call_site((), 3))
 

@@ -36,8 +36,7 @@ PARSERS: dict[str, Callable[[str], Any]] = {
 def read_plan(path: Path) -> Plan:
     """Read a plan from a file: TOML if its name ends in `.toml`, else one fault or `rate` per line.
 
-    Raises:
-        FlowdistError: The file, or a text in it, cannot be read; the message has the file and the line.
+    FlowdistError, with file and line, if the file or a text in it cannot be read.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -61,11 +60,7 @@ def parse_plan(
     rates: Iterable[str] = (),
     files: Iterable[str] = (),
 ) -> Plan:
-    """Return the plan of the texts of --fail, --scale, --add, --drain and --rate, after those of the files of --faults.
-
-    Raises:
-        FlowdistError: A text or a file cannot be read.
-    """
+    """Return the plan of the texts of --fail, --scale, --add, --drain and --rate, after those of the --faults files."""
     texts = zip(PARSERS.values(), (faults, scales, adds, drains, rates), strict=True)
     given = Plan(*(tuple(map(parse, given)) for parse, given in texts))
     return join_plans([*(read_plan(Path(file)) for file in files), given])
@@ -97,11 +92,7 @@ def _from_toml(path: Path, text: str) -> Plan:
 
 
 def plan_of_scenario(path: Path) -> Plan:
-    """Return the faults, rates and orders of a scenario file that `load_scenario` accepts, each with its file and line.
-
-    Raises:
-        FaultError: A text cannot be read.
-    """
+    """Return the plan of a scenario file that `load_scenario` accepts; FaultError for a text that is wrong."""
     text = path.read_text(encoding="utf-8")
     return _listed(path, text, tomllib.loads(text))
 
@@ -121,7 +112,6 @@ def _listed(path: Path, text: str, content: Mapping[str, Any]) -> Plan:
 
 
 def _read(parse: Callable[[str], Any], text: str, where: str) -> Any:
-    """Parse a text from the place `where` in a file, and record that place in the result or in the error."""
     try:
         return parse(text)._replace(where=where)
     except FaultError as error:

@@ -185,10 +185,7 @@ class Rate(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of the random stream of the rate, such as `node-kill`, or `nic:node-kill` with a cause.
-
-        The number is not in it, so that twice the rate gives the same draws in half the time.
-        """
+        """Name of the rate's random stream, as `nic:node-kill`, without its number: twice the rate draws alike."""
         return f"{self.cause}:{self.subject}-{self.kind}" if self.cause else f"{self.subject}-{self.kind}"
 
 
@@ -232,11 +229,7 @@ NOTHING = Plan()
 
 
 def parse_fault(text: str) -> Fault:
-    """Return the fault that a text in the fault grammar describes.
-
-    Raises:
-        FaultError: The text cannot be read; the message underlines the wrong part.
-    """
+    """Return the fault that a text describes; FaultError, with the wrong part underlined, if it cannot be read."""
     target, at, rest = text.partition("@")
     if not at:
         refuse(text, len(text), len(text) + 1, "there is no @WHEN", f"write {(text.split() or ['node0'])[0]}@30s")
@@ -332,7 +325,6 @@ def parse_scale(text: str) -> Scale:
 
 
 def _node_at(text: str, example: str) -> NodeOrder:
-    """Return the node and time in a text such as `node5@90s`; raise FaultError if it cannot be read."""
     match = re.fullmatch(r"([a-z][a-z0-9_-]*)@(.+)", text)
     if match is None:
         refuse(text, 0, max(len(text), 1), "cannot be read", f"write {example}")

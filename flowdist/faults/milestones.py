@@ -24,15 +24,10 @@ from flowdist.graph import SECOND, format_duration
 def has_come(job: JobState, event: Event, what: Milestone, role: str, number: int) -> bool:
     """Return whether the event, which the controller has just handled, brings the job to a milestone.
 
-    Args:
-        job: The state of the job after the event.
-        event: The event.
-        what: `start`: a replica of the role starts, in generation `number` or later. `ready`: a replica is ready.
-            `generation`: all of generation `number` or a later one runs. `step`: a replica reports step `number` or a
-            later one, or so many optimizer steps were counted in an attempt of it. `checkpoint`: `number` checkpoints
-            of the role have been accepted.
-        role: Name of the role.
-        number: See `what`; 0 for a `start` or `ready` without a number.
+    Of `what`, `start`: a replica of the role starts, in generation `number` or later. `ready`: a replica is ready.
+    `generation`: all of generation `number` or a later one runs. `step`: a replica reports step `number` or a later
+    one, or so many optimizer steps were counted in an attempt of it. `checkpoint`: `number` checkpoints of the role
+    have been accepted. `number` is 0 for a `start` or `ready` without one.
     """
     if not isinstance(event, ReplicaStarted | ReplicaReady | ReplicaProgressed | ReplicaStepped | CheckpointOffered):
         return False

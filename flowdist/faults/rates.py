@@ -51,11 +51,7 @@ EXAMPLE = (
 
 
 def parse_rate(text: str) -> Rate:
-    """Return the rate that a text of `--rate` describes.
-
-    Raises:
-        FaultError: The text cannot be read; the message underlines the wrong part.
-    """
+    """Return the rate that a text describes; FaultError, with the wrong part underlined, if it cannot be read."""
     name, equals, value = text.partition("=")
     if not equals:
         refuse(text, len(text), len(text) + 1, "there is no =RATE", EXAMPLE)
@@ -148,11 +144,7 @@ def _unit(text: str, unit: str, start: int) -> tuple[str, int]:
 def entities(rate: Rate, graph: RoleGraph, nodes: Sequence[str]) -> list[str]:
     """Return the targets that the rate hits, each with faults of its own: `node1`, `trainer/0`, `zone=a`, `controller`.
 
-    `nodes` has the names of all nodes that may be there.
-
-    Raises:
-        FaultError: The job does not have the subject, the unit is that of another subject, or the faults cannot have a
-            duration.
+    Raises FaultError if the job does not have the subject, the unit is that of another one, or there is no duration.
     """
     unit, found = _subjects(rate, graph, nodes)
     _check_unit(rate, unit)
@@ -201,11 +193,8 @@ def check_rates(
 ) -> None:
     """Check the rates of a plan against the job, in which there may be these nodes.
 
-    `check` raises FaultError for faults that the simulator, or the runtime, cannot carry out.
-
-    Raises:
-        FaultError: Two rates have the same name, the job has no such subject, `check` refuses a fault of the rate, or
-            the rate is above one fault per millisecond.
+    FaultError for two rates of one name, a subject that the job lacks, faults that `check` refuses (the simulator, or
+    the runtime, cannot carry them out), or a rate above one fault per millisecond.
     """
     names: dict[str, None] = {}
     for rate in rates:
@@ -304,10 +293,7 @@ class Arrivals:
         return fault_of(rate, target, at_ns)
 
     def take(self) -> tuple[int, Rate, str]:
-        """Return time in ns, rate and target of the next fault, and remove it: `pop` without the cost of its text.
-
-        The rate has, as its duration, the time after which this fault heals.
-        """
+        """Remove the next fault, and return its time in ns, rate (with its duration) and target: `pop` without text."""
         first = self.heap[0]
         entity = self.entities[first & self.mask]
         rate = entity.rate

@@ -28,10 +28,7 @@ _EXPONENTIAL = re.compile(r"exp\((.*)\)")
 def parse_repair(text: str, start: int, value: str) -> tuple[Repair | None, int]:
     """Return the distribution and the mean, in ns, of the time after which the faults of a rate heal.
 
-    `value` stands at `start` in the text of the rate: a duration, which has no distribution, `2h..6h` or `exp(4h)`.
-
-    Raises:
-        FaultError: The value cannot be read.
+    `value` is a duration, which has no distribution, `2h..6h` or `exp(4h)`; FaultError for anything else.
     """
     low, dots, high = value.partition("..")
     if dots:
@@ -58,11 +55,7 @@ def _duration_ns(text: str, start: int, value: str) -> int:
 
 
 def parse_lemon(text: str, start: int, value: str, kind: str, *, returns: bool) -> Lemon:
-    """Return what `lemon=PART,TIMES` of a rate says; `returns`: the rate has a duration, so that nodes come back.
-
-    Raises:
-        FaultError: The value cannot be read, or no node of the rate comes back.
-    """
+    """Return what `lemon=PART,TIMES` of a rate says; FaultError if it is wrong, or no node of the rate `returns`."""
     end, help = start + len(value), "write lemon=0.1,50: a tenth of the nodes then fail 50 times as often"
     try:
         part, times = map(float, value.removeprefix("lemon=").split(","))
@@ -100,13 +93,7 @@ HELP = "write weibull=0.7 for faults soon after a start or a repair, weibull=3 f
 
 
 def parse_shape(text: str, start: int, value: str, *, shared: bool) -> float:
-    """Return the shape that `value`, `weibull=SHAPE` at `start` in the text of a rate, names.
-
-    `shared` says whether the rate is that of the whole job.
-
-    Raises:
-        FaultError: The value cannot be read, or the rate is of no single entity.
-    """
+    """Return the shape that `weibull=SHAPE` names; FaultError for other values, or a rate of the job (`shared`)."""
     end = start + max(len(value), 1)
     try:
         shape = float(value.removeprefix("weibull="))
@@ -121,10 +108,7 @@ def parse_shape(text: str, start: int, value: str, *, shared: bool) -> float:
 
 
 def gap_ns(rate: Rate, mean_ns: float, drawn: float) -> int:
-    """Return the time to the next fault of an entity, in ns.
-
-    `mean_ns` is the mean of such times, `drawn` a number that was drawn evenly from 0 to 1.
-    """
+    """Return the time in ns to an entity's next fault, from the mean and an evenly drawn number (0 to 1)."""
     gap = -log1p(-drawn)
     if rate.shape is None:
         return int(gap * mean_ns)

@@ -79,12 +79,9 @@ EXAMPLES = {
 
 
 def load_scenario(path: Path) -> Scenario:
-    """Read the scenario in a file.
+    """Read the scenario in a file; names and faults in it are checked later.
 
-    Texts of faults, and names of roles, are checked later: by `plan_of_scenario` and `check_expectations`.
-
-    Raises:
-        FlowdistError: The file cannot be read, or is not a scenario; the message names the file and the key.
+    FlowdistError, with the file and the key, if it cannot be read, or is not a scenario.
     """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -123,8 +120,7 @@ def _no_such_value(path: Path, content: dict[str, Any], text: str) -> FlowdistEr
 def check_expectations(path: Path, expect: Expect, graph: RoleGraph) -> None:
     """Check the expectations of a scenario against its job. `path` is the scenario file, for messages.
 
-    Raises:
-        FlowdistError: The job has no such role or world, or a bound is not a duration, or not a share from 0 to 1.
+    FlowdistError if the job has no such role or world, or a bound is not a duration, or not a share from 0 to 1.
     """
     roles = [role.name for role in graph.roles]
     worlds = [*roles, *(world.name for world in graph.worlds)]

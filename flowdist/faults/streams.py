@@ -7,10 +7,7 @@ from hashlib import blake2b
 
 
 def draw(seed: int, entity: str, purpose: str, n: int = 0) -> float:
-    """Return the n-th number of the stream for this seed, entity and purpose, evenly distributed in [0, 1).
-
-    Equal arguments give equal numbers.
-    """
+    """Return the n-th number, in [0, 1), of the stream for this seed, entity and purpose: equal for equal arguments."""
     return number(stream(seed, entity, purpose), n)
 
 

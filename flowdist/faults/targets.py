@@ -18,11 +18,7 @@ SIMULATED_ONLY = {  # kinds that only the simulator carries out, and why
 
 
 def check_plan(plan: Plan, graph: RoleGraph) -> None:
-    """Check the names in a plan against the job.
-
-    Raises:
-        FaultError: The plan names a role, node or replica that the job does not have, or adds a node that it has.
-    """
+    """Check the names in a plan; FaultError for what the job does not have, or a node to add that it has."""
     roles = [role.name for role in graph.roles]
     nodes = [node.name for node in graph.cluster.nodes]
     added = [(add.node, add.node, add.where) for add in plan.adds]
@@ -53,8 +49,7 @@ def added_node(name: str, graph: RoleGraph) -> NodeSpec:
 def check_targets(faults: Sequence[Fault], graph: RoleGraph, nodes: Iterable[str]) -> None:
     """Check the targets of faults, and the roles in their WHEN, against the job and all nodes that may be there.
 
-    Raises:
-        FaultError: A fault names something that the job does not have, or has a duration that its target cannot have.
+    FaultError for what the job does not have, or a duration that the target cannot have.
     """
     nodes = list(nodes)
     for fault in faults:

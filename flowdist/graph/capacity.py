@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from flowdist.graph.nodes import NodeSpec
 from flowdist.graph.roles import Resources, RoleSpec
+from flowdist.graph.units import GPUS_MAX
 
 WHOLE = 1000  # thousandths of one GPU
 UNLIMITED = 1000  # the number of replicas that fit on a node if each needs nothing
@@ -55,6 +56,13 @@ def needed(resources: Resources) -> Need:
     return Need(round(resources.cpu * 1000), resources.gpu, resources.memory, resources.gpu_share)
 
 
+def node_for_all(roles: Collection[RoleSpec]) -> NodeSpec:
+    """Return a node, `node0`, with the cpu, memory and GPUs of all replicas, but no more GPUs than a node can have."""
+    cpu, memory = wanted(roles)
+    gpu = min(GPUS_MAX, sum(role.resources.gpu * role.max_replicas for role in roles))
+    return NodeSpec("node0", cpu=max(cpu, 1), gpu=gpu, memory=memory)
+
+
 def wanted(roles: Collection[RoleSpec]) -> tuple[float, int]:
     """Return the cpu in cores and the memory in bytes that all replicas of these roles need together."""
     needs = [(needed(role.resources), role.max_replicas) for role in roles]
@@ -72,8 +80,7 @@ def fits(need: Need, free: Capacity) -> bool:
 def pick(need: Need, free: Capacity) -> tuple[int, ...]:
     """Return the numbers of the GPUs that one more replica gets; empty if too few are free.
 
-    Whole GPUs are the free ones with the lowest numbers. A share is put on the fullest GPU that has room for it, with
-    the lowest number among equals.
+    Whole GPUs are the lowest free ones, a share the fullest that has room for it, and the lowest of these.
     """
     if need.share == WHOLE:
         whole = [number for number, left in enumerate(free.devices) if left == WHOLE]

@@ -21,11 +21,7 @@ def encode_graph(graph: RoleGraph) -> bytes:
 
 
 def decode_graph(data: bytes | str) -> RoleGraph:
-    """Decode a graph from the JSON that `encode_graph` makes, and check it: a file may be damaged or edited.
-
-    Raises:
-        msgspec.DecodeError: The data is not a role graph, or one that contradicts itself.
-    """
+    """Decode a graph from the JSON of `encode_graph`; DecodeError if it is damaged, or contradicts itself."""
     try:
         graph = _DECODER.decode(data)
     except (UnicodeDecodeError, RecursionError) as error:

@@ -78,21 +78,14 @@ class RoleGraph(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     format: Literal[1] = 1
 
     def on(self, node: NodeSpec) -> RoleGraph:
-        """Return the graph as one node sees it: `procs` of each role is the number of workers that a replica has there.
-
-        The graph itself is returned if the host of the node has set no such number.
-        """
+        """Return the graph as one node sees it: `procs` of each role is the number of workers of a replica there."""
         if not node.procs:
             return self
         roles = tuple(msgspec.structs.replace(role, procs=role.procs_on(node)) for role in self.roles)
         return msgspec.structs.replace(self, roles=roles)
 
     def role(self, name: str) -> RoleSpec:
-        """Return the role with that name.
-
-        Raises:
-            KeyError: There is no such role.
-        """
+        """Return the role with that name; KeyError if there is none."""
         for role in self.roles:
             if role.name == name:
                 return role

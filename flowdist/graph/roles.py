@@ -186,10 +186,7 @@ class WorkloadSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
 
 class RoleSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """A group of equal replicas: one command, one resource request, one restart policy.
-
-    The arguments of `flowdist.dsl.Topology.role` describe the fields in full.
-    """
+    """A group of equal replicas. The arguments of `flowdist.dsl.Topology.role` describe the fields in full."""
 
     name: str
     command: Annotated[tuple[str, ...], Meta(min_length=1)]  # its macros have values only when a worker starts

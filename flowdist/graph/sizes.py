@@ -26,20 +26,13 @@ def is_elastic(parallel: Parallel) -> bool:
 
 
 def replica_step(parallel: Parallel, procs: int) -> int:
-    """Return the smallest number of replicas, of `procs` ranks each, whose ranks are a multiple of the fixed ones.
-
-    A world forms the mesh only if the number of its replicas is a multiple of the result.
-    """
+    """Return the smallest number of replicas, of `procs` ranks each, of which a mesh needs a multiple."""
     ranks = fixed_ranks(parallel)
     return ranks // gcd(ranks, procs)
 
 
 def mesh_of(parallel: Parallel, world_size: int) -> Parallel:
-    """Return the dimensions with their sizes in a world of `world_size` ranks, the elastic dimension included.
-
-    Raises:
-        ValueError: So many ranks do not form the mesh.
-    """
+    """Return the dimensions with their sizes in a world of so many ranks; ValueError if they form no mesh."""
     ranks = fixed_ranks(parallel)
     if world_size % ranks or (not is_elastic(parallel) and world_size != ranks):
         raise ValueError(f"{world_size} ranks form no mesh of {spelled(parallel)}")
@@ -55,14 +48,10 @@ StepTimes = tuple[tuple[int, int], ...]  # number of workers and time of a step 
 
 
 def step_time_at(table: StepTimes, workers: int) -> int:
-    """Return the time of a step, in ns, of that many workers.
+    """Return the time of a step, in ns rounded down, of that many workers (1 or more), by a table of some.
 
     Between two entries the speed (steps per time) changes evenly with the number of workers. A number beyond the first
-    or the last entry has the time of that entry. The result is exact, and rounded down to a whole ns.
-
-    Args:
-        table: At least one entry.
-        workers: The number of workers, 1 or more.
+    or the last entry has the time of that entry.
     """
     at = bisect_left(table, (workers, 0))
     if at == len(table):

@@ -74,13 +74,10 @@ class NoUnitError(ValueError):
 
 
 def parse_duration(value: str | int | float) -> int:
-    """Return the nanoseconds of a text such as `30s`, `1m30s` or `400ms`.
+    """Return the nanoseconds of a text such as `30s`, `1m30s` or `400ms`; 0 needs no unit, as text or number.
 
-    The units are ns, us, ms, s, m, h and d. 0 needs no unit, as a text or as a number.
-
-    Raises:
-        NoUnitError: The value is another number without a unit.
-        ValueError: The value is anything else, or longer than 292 years, which 64 bits cannot hold.
+    The units are ns, us, ms, s, m, h and d. Raises NoUnitError for another number without a unit, ValueError for
+    anything else and for more than 292 years, which 64 bits cannot hold.
     """
     text = _written(value)
     if text == "0":
@@ -106,10 +103,7 @@ _UNIT_WORDS = {
 
 
 def duration_help(value: object, otherwise: str = "write 30s, 1m30s or 2h") -> str:
-    """Return the help for a value that `parse_duration` refuses: with the right units if it has words for them.
-
-    For all values but such as `10sec` or `5 minutes` it is `otherwise`.
-    """
+    """Return the help for a value that `parse_duration` refuses, with the units for `10sec` or `5 minutes`."""
     parts = re.findall(r"(\d+(?:\.\d+)?)\s*([a-z]+)\s*", value.lower()) if isinstance(value, str) else []
     units = [_UNIT_WORDS.get(word, "") for _, word in parts]
     is_whole = isinstance(value, str) and "".join(map("".join, parts)) == re.sub(r"\s", "", value.lower())
@@ -155,11 +149,8 @@ def _whole(value: int | float) -> int:
 def parse_memory(value: str | int) -> int:
     """Return the bytes of a text such as `64GiB` (of 1024) or `500MB` (of 1000); 0 needs no unit.
 
-    The units are B; KiB, MiB, GiB, TiB, also without the B or the iB; KB, MB, GB and TB.
-
-    Raises:
-        NoUnitError: The value is another number without a unit.
-        ValueError: The value is anything else, or 8 EiB and more.
+    The units are B; KiB, MiB, GiB, TiB, also without the B or the iB; KB, MB, GB and TB. Raises NoUnitError for another
+    number without a unit, ValueError for anything else and for 8 EiB and more.
     """
     text = _written(value)
     if text == "0":

@@ -42,8 +42,7 @@ class PythonCommand(msgspec.Struct, frozen=True):
 def python_command(argv: Sequence[str]) -> PythonCommand | str:
     """Parse a command line `python [FLAGS] SCRIPT.py|-m MODULE [ARGS]`, whose first word is the interpreter.
 
-    Returns:
-        The parts, or a text that names the part that a forked process cannot do the same way, such as a flag or `-c`.
+    Return the parts, or a text that names the part that a forked process cannot do the same way, such as `-c`.
     """
     flags: list[str] = []
     rest = list(argv[1:])
@@ -72,9 +71,7 @@ def varies(value: str) -> bool:
 def cold_because(spec: RoleSpec, python: str, ours: str) -> str:
     """Return why workers of the role cannot be forked, and are started by exec (cold); empty if they can be forked.
 
-    Args:
-        python: Path of the interpreter that `python` in a command stands for.
-        ours: Path of the interpreter that runs flowdist.
+    `python` is the path of the interpreter that `python` in a command stands for, `ours` of the one that runs flowdist.
     """
     if not spec.warm:
         return "warm=False"

@@ -57,10 +57,8 @@ class Accounts:
     def move(self, replica: ReplicaId, to: Bucket, at: int) -> None:
         """Book the replica's time up to `at` in its present bucket, and put it in the bucket `to` from then on.
 
-        If the replica's last change is later than `at`, nothing is booked, and the new bucket begins at that change.
-
-        Raises:
-            AssertionError: if the replica works, which only `end_work` ends.
+        If its last change is later than `at`, nothing is booked, and the new bucket begins at that change. It may not
+        work.
         """
         bucket, since = self._at[replica]
         assert bucket != "work", f"{replica} works"
@@ -83,14 +81,7 @@ class Accounts:
             self.move(replica, "detection", at)
 
     def begin_work(self, members: Iterable[ReplicaId], now: int, restore_ns: int = 0) -> None:
-        """Book the members' time up to now, and let them work from now on, until `end_work`.
-
-        Args:
-            members: Members of a world that begin to work.
-            now: Nanoseconds since the start of the job.
-            restore_ns: How many nanoseconds at the end of their start-up went into reading a checkpoint: booked as
-                `restore`.
-        """
+        """Let the members work until `end_work`; `restore_ns` before now went into reading a checkpoint."""
         for replica in members:
             bucket, since = self._at[replica]
             if bucket == "start-up":
@@ -101,14 +92,10 @@ class Accounts:
     def end_work(self, job: JobState, members: Iterable[ReplicaId], split: Mapping[Bucket, int], at: int) -> None:
         """Book the work of members of a world that has ended, and put each of them in its next bucket.
 
-        From `at` on, a member is in `detection`. Once its world has an open incident, it is in `re-formation` from the
-        opening of that incident on; once the end of the job is decided, it is `done` from that decision on.
-
-        Args:
-            job: The state of the job.
-            members: The members that worked.
-            split: How the time of each member since `begin_work` divides into buckets (ns). Its sum is the whole time.
-            at: When the work ended (ns), which may be before the controller noticed.
+        `split` is how the time of each member since `begin_work` divides into buckets (ns). From `at` on, which may be
+        before the controller noticed, a member is in `detection`. Once its world has an open incident, it is in
+        `re-formation` from the opening of that incident on; once the end of the job is decided, it is `done` from that
+        decision on.
         """
         for replica in members:
             bucket, since = self._at[replica]
@@ -128,12 +115,7 @@ class Accounts:
         self.spent[role][target] += ns
 
     def hear(self, job: JobState, line: Record) -> None:
-        """Book what one event of the record and the controller's effects change: starts, incidents, ends, waiting.
-
-        Args:
-            job: The state of the job after the event.
-            line: The event with its effects.
-        """
+        """Book what an event of the record and its effects change; `job` is the state after the event."""
         now, event = line.t_ns, line.event
         for effect in line.effects:
             if type(effect) is StartReplica:
@@ -194,10 +176,7 @@ class Accounts:
             self.move(replica, "waiting", now)  # its role has fallen below its minimum before it stopped
 
     def _leave_out(self, job: JobState, world: str, now: int) -> None:
-        """Put in `waiting` the replicas of a world that are no members of the generation that starts now.
-
-        They wait for a node.
-        """
+        """Put in `waiting` the replicas of a world that get no node in the generation that starts now."""
         members = dict.fromkeys(job.worlds[world].members)
         for replica in job.worlds[world].pool:
             if replica not in members and self._at[replica][0] in ("re-formation", "detection"):
@@ -211,10 +190,7 @@ class Accounts:
             self.transfer(replica.role, bucket, "back-off", min(job.incident(number).backoff_ns, now - since))
 
     def _note_short(self, job: JobState, now: int) -> None:
-        """Put stopped replicas of a role in `waiting` when the role falls below its minimum.
-
-        When the role has its minimum again, those that still wait go back to `re-formation`.
-        """
+        """Put stopped replicas of a role in `waiting` below its minimum, and back in `re-formation` at it."""
         for name, due in self._pending.items():
             is_short = due in job.due
             if is_short == (name in self._short):
@@ -230,22 +206,13 @@ class Accounts:
                     self.move(replica, "waiting" if is_short else "re-formation", now)
 
     def close(self, now: int) -> None:
-        """Book the time of all replicas up to `now` in their present buckets, which stay the same.
-
-        Raises:
-            AssertionError: if a replica still works: `end_work` has to come first.
-        """
+        """Book the time of all replicas, of which none works, up to `now` in their present buckets."""
         for replica, (bucket, _) in list(self._at.items()):
             assert bucket != "work", f"{replica} works"
             self.move(replica, bucket, now)
 
     def spent_by(self, now: int, work: Mapping[ReplicaId, Mapping[Bucket, int]]) -> Spent:
-        """Return nanoseconds by role and bucket up to `now`: what `spent` would be after `close`. Nothing is booked.
-
-        Args:
-            now: Nanoseconds since the start of the job.
-            work: For each replica that works, how its time since `begin_work` divides into buckets so far (ns).
-        """
+        """Return ns by role and bucket up to `now`, and nothing is booked; `work` has the buckets of those at work."""
         spent = {name: dict(buckets) for name, buckets in self.spent.items()}
         for replica, (bucket, since) in self._at.items():
             parts = work[replica] if bucket == "work" else {bucket: now - since}
@@ -255,12 +222,7 @@ class Accounts:
 
 
 def goodput_of(graph: RoleGraph, spent: Mapping[str, Mapping[Bucket, int]]) -> float | None:
-    """Return the goodput, from 0 to 1: see `productive_share`. Services do not count.
-
-    Args:
-        graph: The role graph of the job.
-        spent: Nanoseconds by role and bucket.
-    """
+    """Return the `productive_share` of the tasks, from 0 to 1, of ns by role and bucket. Services do not count."""
     return productive_share([spec.name for spec in graph.roles if spec.kind == "task"], spent)
 
 
@@ -269,10 +231,6 @@ def productive_share(tasks: Iterable[str], spent: Mapping[str, Mapping[Bucket, i
 
     A role with unknown time is left out as a whole: what is known of it, such as its start-up, would be a share of
     nothing. The share is unknown if no role is left, or none of them has had any time.
-
-    Args:
-        tasks: Names of roles.
-        spent: Nanoseconds by role and bucket, with or without the buckets that are 0.
     """
     total: Counter[Bucket] = Counter()
     for name in known_tasks(tasks, spent):

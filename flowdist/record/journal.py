@@ -130,10 +130,7 @@ class _Version(msgspec.Struct):
 
 
 def record(n: int, t_ns: int, event: Event, effects: Iterable[Effect]) -> Record:
-    """Build the record line for one event and its effects; its reason joins the texts of the `Decided` effects.
-
-    Nothing is written. `n` is the number of the event, `t_ns` its time in nanoseconds since the start of the job.
-    """
+    """Build, and do not write, the line of event `n` at `t_ns`; its reason joins the texts of the `Decided` effects."""
     effects = tuple(effects)
     reason = "; ".join([effect.text for effect in effects if type(effect) is Decided]) if effects else ""
     return Record(n, t_ns, event, effects, reason)
@@ -152,10 +149,8 @@ def encode_lines(lines: Sequence[Line]) -> bytes:
 def decode_line(data: bytes) -> Line:
     """Decode one line of a record.
 
-    Raises:
-        UnknownFormat: The line is the header of another format than `FORMAT`.
-        msgspec.DecodeError or UnicodeDecodeError: The bytes are no line of a record.
-        RecursionError: The values in it are nested too deeply to be read.
+    Raises UnknownFormat for the header of another format, DecodeError or UnicodeDecodeError for what is no line of a
+    record, and RecursionError for values that are nested too deeply.
     """
     if b'"header"' in data:  # the version alone is decoded first: another format may differ in the other fields as well
         version = msgspec.json.decode(data, type=_Version)

@@ -55,14 +55,9 @@ class WholeRecord(NamedTuple):
 
 
 class BadLine(FlowdistError):
-    """A line of a record cannot be used; the lines before it can.
+    """A line of a record (`number`, from 1) cannot be used, as `why` says; the lines before it can.
 
-    Args:
-        source: The file, for the message.
-        number: The number of the line in the file, from 1 on.
-        why: What is wrong with it.
-        events: How many events the lines before it have.
-        t_ns: The time of the last of these events, in nanoseconds since the start of the job.
+    They have `events` events, the last of them at `t_ns` nanoseconds since the start of the job.
     """
 
     def __init__(self, source: str, number: int, why: str, *, events: int = 0, t_ns: int = 0, help: str = HELP) -> None:
@@ -117,12 +112,8 @@ class RecordReader:
     """Reader of a record: returns each line as a value once it has passed all checks.
 
     After an error the reader can be used no more. `lines`, `events` and `t_ns` say how far it has come: the number of
-    lines and of events, and the time of the last event.
-
-    Args:
-        source: The name of the file, for messages.
-        is_tail: Whether the first line that is read is any line of a record, instead of its header. That line cannot
-            be verified, and the numbers of lines in messages count from it.
+    lines and of events, and the time of the last event. `source` is for messages. With `is_tail` the first line is any
+    line of a record, instead of its header: it cannot be verified, and the numbers of lines in messages count from it.
     """
 
     def __init__(self, source: str = JOURNAL, *, is_tail: bool = False) -> None:
@@ -133,14 +124,7 @@ class RecordReader:
         self._last = b""
 
     def read(self, data: bytes) -> Line:
-        """Return the next line of the record.
-
-        Args:
-            data: The line, with the newline at its end.
-
-        Raises:
-            BadLine: The line cannot be used.
-        """
+        """Return the next line of the record, given with its newline; BadLine if it cannot be used."""
         line = self._decoded(data)
         if isinstance(line, Header) and self.lines:
             raise self.error(f"a second header, after event {self.events}: two records in one file?")
@@ -202,10 +186,7 @@ class RecordReader:
 def read_whole_lines(data: bytes, source: str = JOURNAL) -> tuple[list[Line], int, RecordReader]:
     """Read a record, and return its lines, how many bytes they take, and the reader, for the lines that follow.
 
-    A last line without a newline, which a crash has cut off, is neither read nor counted.
-
-    Raises:
-        BadLine: A line cannot be used.
+    A last line without a newline, which a crash has cut off, is neither read nor counted. BadLine for another one.
     """
     whole = data.rfind(b"\n") + 1
     reader = RecordReader(source)

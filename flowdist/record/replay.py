@@ -45,10 +45,7 @@ class Difference(NamedTuple):
 
     @property
     def is_wording(self) -> bool:
-        """Return whether only messages differ, and every order is the same.
-
-        Versions of flowdist differ in the words of their messages, and in what they say beside a decision.
-        """
+        """Return whether only messages differ, as between versions of flowdist, and every order is the same."""
         return _without_words(self.line.effects) == _without_words(self.decided)
 
     @property
@@ -65,12 +62,8 @@ class Replay:
     """Controller, time accounts and recent decisions of one job, rebuilt from its record one line at a time.
 
     `last` is the last event so far, `n` its number and `t_ns` its time; None, 0 and 0 before the first. `difference` is
-    the first event whose recorded effects the controller did not repeat; None if it repeated all.
-
-    Args:
-        header: First line of the record: the graph and the expected nodes.
-        strict: Raise `ReplayError` when the controller's orders differ, instead of only keeping `difference`.
-        source: The file of the record, for messages.
+    the first event whose recorded effects the controller did not repeat; None if it repeated all. With `strict` another
+    order raises `ReplayError`. `source` is the file of the record, for messages.
     """
 
     def __init__(self, header: Header, *, strict: bool = False, source: str = JOURNAL) -> None:
@@ -96,19 +89,11 @@ class Replay:
     def hear(self, line: Line, *, counted_as: Line | None = None) -> Difference | None:
         """Give the next line to the controller, the timesheet and the recent decisions.
 
-        Lines other than events, such as faults, concern the timesheet alone.
+        Lines other than events, such as faults, concern the timesheet alone, which gets `counted_as` instead if that is
+        given. Return the recorded effects and those that the controller decided on now, if they differ; else None.
 
-        Args:
-            line: The next line of the record.
-            counted_as: The line that the timesheet gets instead of `line`; None: `line` itself.
-
-        Returns:
-            The recorded effects and those that the controller decided on now, if they differ; else None. The first such
-            difference is kept in `difference` too.
-
-        Raises:
-            ReplayError: if the replay is strict, and the controller's orders differ in more than words.
-            BadLine: if the event cannot be replayed. The state is that of no moment then.
+        Raises ReplayError if the replay is strict and an order differs, and BadLine if the event cannot be replayed.
+        The state is that of no moment then.
         """
         if isinstance(line, Header):
             return None
@@ -149,15 +134,7 @@ class Replay:
         return self
 
     def decide(self, event: ev.Event, now: int) -> Record:
-        """Let the controller decide about an event that no record holds yet, and return the line to be recorded for it.
-
-        The state, the timesheet and the recent decisions advance as in `hear`. The caller writes the line and carries
-        out its effects.
-
-        Args:
-            event: What happened.
-            now: Nanoseconds since the start of the job, not before the last event.
-        """
+        """Let the controller decide about a new event; return the line, for the caller to record and carry out."""
         line = record(self.n + 1, now, event, self.controller.handle(event, now))
         self._note(line, line)
         return line
@@ -197,7 +174,6 @@ def unknown_to(job: JobState, event: ev.Event) -> str:
 
 
 def _without_words(effects: Sequence[Effect]) -> list[Effect]:
-    """Return the effects without notices, and with the reasons of the others emptied."""
     return [
         msgspec.structs.replace(each, reason="") if isinstance(each, AnswerCheckpoint | FinishJob) else each
         for each in effects
@@ -206,10 +182,7 @@ def _without_words(effects: Sequence[Effect]) -> list[Effect]:
 
 
 def _brief(effect: Effect | None, other: Effect | None) -> str:
-    """Return the effect in a few words for people; if `other` has the same type, with the fields that differ from it.
-
-    None stands for a missing effect: "nothing more".
-    """
+    """Return the effect in a few words (None: "nothing more"), with the fields in which it differs from `other`."""
     if effect is None:
         return "nothing more"
     if isinstance(effect, Decided):

@@ -81,10 +81,7 @@ class RoleStatus(msgspec.Struct, frozen=True):
 
 
 class WorldStatus(msgspec.Struct, frozen=True):
-    """World of a gang, or of roles with one RANK space. `size` is its WORLD_SIZE, and 0 while it does not run.
-
-    `checkpoints` counts the accepted checkpoints.
-    """
+    """World of a gang, or of several roles; `size` is its WORLD_SIZE, 0 if it is down; `checkpoints` were accepted."""
 
     name: WorldName
     phase: WorldPhase
@@ -123,10 +120,7 @@ class VersionStatus(msgspec.Struct, frozen=True):
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
-    """Node and its resources at one moment.
-
-    `because` says why the node is cordoned or lost, or what stands still; empty for others.
-    """
+    """Node and its resources at one moment; `because` says why it is cordoned or lost, or what stands still."""
 
     name: NodeName
     phase: NodePhase
@@ -141,11 +135,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
 
 
 class MemberStatus(msgspec.Struct, frozen=True):
-    """Member of a job on an engine, at one moment.
-
-    `reference` is the engine's own name of it, such as the number of a Slurm job. `because` says why it waits for a
-    machine, in the engine's words, or why it is to be replaced; empty if it does neither.
-    """
+    """Member of a job on an engine, by the engine's `reference`; `because`: why it waits, or is to be replaced."""
 
     name: str
     phase: MemberPhase
@@ -156,10 +146,7 @@ class MemberStatus(msgspec.Struct, frozen=True):
 
 
 class IncidentStatus(msgspec.Struct, frozen=True):
-    """Open incident: its kind and root cause, its phase, and how many worlds of the restart set it still awaits.
-
-    `opened_ns` is nanoseconds since the start of the job.
-    """
+    """Open incident, since `opened_ns` of the job: kind, root cause, phase, and how many worlds it still awaits."""
 
     number: Count
     opened_ns: Count
@@ -171,10 +158,7 @@ class IncidentStatus(msgspec.Struct, frozen=True):
 
 
 class RestartCount(msgspec.Struct, frozen=True):
-    """Number of restarts of a role's replicas by incidents of the kind `cause`.
-
-    Replicas whose workers stayed in place do not count.
-    """
+    """Number of restarts of a role's replicas by incidents of the kind `cause`, except for workers that stayed."""
 
     role: str
     cause: str
@@ -209,10 +193,7 @@ class Status(msgspec.Struct, frozen=True):
 
 
 class RecentDecisions:
-    """Last `SAID_MAX` messages of the controller, and the recent steps of each role.
-
-    The caller passes every event line to `hear`, in order.
-    """
+    """Last `SAID_MAX` messages of the controller, and the recent steps of each role, if it hears every line."""
 
     def __init__(self) -> None:
         self.said: deque[Decision] = deque(maxlen=SAID_MAX)
@@ -235,11 +216,7 @@ class RecentDecisions:
             _add_step(self._counts.setdefault(event.replica.role, deque()), record.t_ns, event.steps)
 
     def steps_per_s(self, role: str, now: int) -> float | None:
-        """Return the steps per second of a role over the last half minute; None if fewer than two are known.
-
-        If two steps took longer, the rate is that of these two. Without progress it falls as `now` advances. A start of
-        a replica of the role begins the count anew.
-        """
+        """Return the role's steps per second in the last half minute, or of its last two; None: unknown."""
         steps = self._steps.get(role) or self._counts.get(role)
         if steps is None or len(steps) < 2:
             return None
@@ -266,13 +243,8 @@ def status_of(
 ) -> Status:
     """Return the status of a job at one moment. Nothing is changed.
 
-    Args:
-        job: The state.
-        lately: The recent decisions, which have heard the same events.
-        run_id: The name of the run.
-        now: The present time in nanoseconds since the start of the job; None: the time of the last event.
-        spent: Nanoseconds by role and bucket up to `now`; None: unknown, and so is the goodput.
-        lost: The lost work of each role in nanoseconds; None: unknown.
+    `lately` has heard the same events. `now` is None for the time of the last event. `spent` (ns by role and bucket up
+    to `now`) and `lost` (ns of work by role) are None if unknown, and with `spent` the goodput.
     """
     now = job.now if now is None else max(now, job.now)
     return Status(
@@ -336,7 +308,6 @@ def _versions(job: JobState, role: Role, edge: VersionEdge) -> VersionStatus:
 
 
 def _restarts(job: JobState) -> tuple[RestartCount, ...]:
-    """Count the restarts of replicas by role and kind of incident; replicas that stayed in place are left out."""
     found = ((each.role, i.kind) for i in job.incidents for each in i.restarted if each not in i.stayed)
     counts = Counter(found)
     return tuple(RestartCount(role, cause, count) for (role, cause), count in sorted(counts.items()))

@@ -181,10 +181,7 @@ class Timesheet:
     # Events.
 
     def _note_work(self, line: Record) -> None:
-        """Pass on what an event says about work: progress, saving, stalls, accepted checkpoints, suspended workers.
-
-        Reports of an attempt that does not run any more change nothing.
-        """
+        """Pass on what an event says about work, unless its attempt does not run any more."""
         event, now = line.event, line.t_ns
         match event:
             case _ if isinstance(event, Sign):
@@ -227,7 +224,6 @@ class Timesheet:
                 self._stall(replica, event, now)
 
     def _changed(self, event: ev.Event) -> list[ReplicaId]:
-        """Return the replicas whose phase the event may have changed."""
         match event:
             case ev.ReplicaPublished():
                 holders = [spec.name for spec in self._job.graph.holders_of(event.replica.role)]
@@ -333,10 +329,7 @@ class Timesheet:
             self._hold_if_away(replica.world, segment, now)
 
     def _spend(self, replica: Replica, event: ev.ReplicaSpent, now: int) -> None:
-        """Add to the segment of its world what a member has spent on saving or restoring, if no other has spent more.
-
-        What is restored before all members run is kept until they do.
-        """
+        """Add to its world's segment what a member spent on saving or restoring, or keep it until there is one."""
         work = self._work[replica.world]
         if self._job.role_of(replica.id).spec.kind == "service":
             return
@@ -363,10 +356,7 @@ class Timesheet:
         return work.segment
 
     def _first_report(self, role: str) -> None:
-        """Note the first report of a step by a role, and move all of its work before that to start-up.
-
-        Without reports nobody knows when the work of a generation began. With them, it begins at a step.
-        """
+        """Note the first report of a role: its steps begin there, so all of its work before was start-up."""
         self._reporting[role] = None
         for name in self._job.roles[role].worlds:
             work = self._work[name]
@@ -412,11 +402,7 @@ class Timesheet:
             work.segment.save(step, now)
 
     def _stall(self, replica: Replica, event: ev.ReplicaStalled | ev.ReplicaRevived, now: int) -> None:
-        """Stop or resume the work of a world whose member has stalled or revived.
-
-        The work resumes when the last stalled member revives. A rank that never printed is not stalled by its silence
-        (R15).
-        """
+        """Stop a world's work when a member stalls, but not by mere silence (R15); the last that revives resumes it."""
         work = self._work[replica.world]
         if self._job.role_of(replica.id).spec.kind == "service":
             if isinstance(event, ev.ReplicaRevived):
@@ -434,10 +420,7 @@ class Timesheet:
             work.segment.stall(now - event.for_ns)
 
     def _note_end(self, replica: Replica, event: ev.Event, now: int) -> None:
-        """End the work, or the serving, of a replica whose attempt has ended by the event.
-
-        A member that has succeeded ends its own work alone; any other end halts its whole world.
-        """
+        """End the work of a replica that has ended: its own alone if it has succeeded, else that of its world."""
         bucket = self._accounts.bucket_of(replica.id)
         if bucket == "work" and replica.phase == "succeeded":
             self._finish(replica, now)
@@ -587,10 +570,7 @@ class Timesheet:
     def _parts(
         self, name: str, start: int, kept: int, end: int, at: int, unkept: Unkept = "lost work"
     ) -> dict[Bucket, int]:
-        """Return nanoseconds by bucket of the present segment of a world up to the time `at`, see `WorkSegment.split`.
-
-        The work is unknown if no role of the world has reported a step and no checkpoint was accepted.
-        """
+        """Return ns by bucket of a world's present segment up to `at`; unknown without any step or checkpoint."""
         segment, work = self._work[name].segment, self._work[name]
         assert segment is not None
         parts = segment.split(start, kept, end, at - segment.begun_ns, unkept)
@@ -630,10 +610,7 @@ class Outages:
         return self._users[server.role]
 
     def end(self, server: ReplicaId) -> list[WorldName]:
-        """Note that a replica of a service serves, and return the worlds that depend on it and wait for nothing else.
-
-        They are none if it was not away.
-        """
+        """Note that a replica serves; if it was away, return the worlds that waited for it, and for nothing else."""
         if self._away.pop(server, server) is not None:
             return []
         return [world for world in self._users[server.role] if not self.is_any_of(world)]
@@ -648,10 +625,7 @@ class Outages:
         )
 
     def worlds_hit(self, replicas: Iterable[ReplicaId]) -> list[WorldName]:
-        """Return the worlds that a fault of these replicas may keep from work: their own, or those that depend on them.
-
-        Each is named once.
-        """
+        """Return the worlds that a fault may keep from work, each once: of these replicas, or dependent on them."""
         found: dict[WorldName, None] = {}
         for replica in replicas:
             is_service = self._job.roles[replica.role].spec.kind == "service"

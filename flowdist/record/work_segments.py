@@ -71,10 +71,7 @@ class WorkSegment:
         return max(0, at - self.begun_ns - self.stalled_ns)
 
     def hold(self, since: int) -> None:
-        """Count no work from `since` on, or from the last report if that is later, until `release` or the next report.
-
-        A server of the world is away, or a fault has hit the world. If no work counts already, nothing changes.
-        """
+        """Count no work from `since`, or the last report if later, until `release` or a report: something is away."""
         if self.held_at is None:
             self.held_ns = max(since, self.begun_ns, self.marked_ns)
             self.held_at = self._passed(self.held_ns)
@@ -90,10 +87,7 @@ class WorkSegment:
         self.stalled_ns += max(0, idle_ns)
 
     def _end_outage(self, step: int, now: int, pace: tuple[int, int] | None) -> None:
-        """End the time without work at a report of `step`, by how many steps were done since the last report.
-
-        Without a pace nothing of the time since the outage began was work.
-        """
+        """End the time without work at a report, by the steps since the last one; without a pace none was work."""
         if self.held_at is None:
             return
         idle_ns = self._passed(now) - self.held_at
@@ -108,29 +102,20 @@ class WorkSegment:
             self.saved = min(self.saved, self.position(now))  # it was saved in the time that has turned out idle
 
     def usual_pace(self) -> tuple[int, int] | None:
-        """Return the nanoseconds and steps between the first and the last report so far, without saving and restoring.
-
-        Stalls are left out as well. None before the second report.
-        """
+        """Return ns and steps from the first to the last report, without saves and stalls; None: no second."""
         if len(self.marks) < 2:
             return None
         (first, low), (last, high) = self.marks[0], self.marks[-1]
         return max(0, last - first - (self.marked_spent[1] - self.marked_spent[0])), high - low
 
     def count(self, steps: int, now: int, pace: tuple[int, int] | None = None) -> None:
-        """Add at time `now` that so many steps were counted since the segment began, unless a step was reported.
-
-        `pace` is as for `begins_at`.
-        """
+        """Add at `now` that so many steps were counted in the segment, unless one was reported."""
         if self.is_counted or not self.marks:
             self.is_counted = True
             self._mark(steps, now, pace)
 
     def report(self, step: int, now: int, pace: tuple[int, int] | None = None) -> None:
-        """Add a report at time `now` that `step` is done, unless a step as high was reported before.
-
-        Counted steps are forgotten: the script's own numbers say more. `pace` is as for `begins_at`.
-        """
+        """Add a report at `now` that `step` is done, unless one as high was; counted steps are forgotten then."""
         if self.is_counted:
             self.marks.clear()
             self.second, self.is_counted = None, False
@@ -153,10 +138,7 @@ class WorkSegment:
             self.thin(MARKS_MAX // 2)
 
     def thin(self, most: int) -> None:
-        """Drop marks evenly until at most `most` (2 or more) are left; the first and the last stay.
-
-        Without this, the journal of a day would leave a million marks.
-        """
+        """Drop inner marks evenly until `most` (2 or more) are left: a day would leave a million."""
         while len(self.marks) > most:
             self.marks = [self.marks[0], *self.marks[1:-1:2][1:], self.marks[-1]]
 
@@ -176,10 +158,7 @@ class WorkSegment:
         self.spent[on] = self.spent.get(on, 0) + max(0, min(ns, self._passed(now) - sum(self.spent.values())))
 
     def stall(self, since: int) -> None:
-        """Stop counting work from `since` on, or from the last progress if that is later.
-
-        During a stall, a second one changes nothing.
-        """
+        """Stop counting work from `since`, or the last progress if later; a second stall changes nothing."""
         if self.stalled_since is None:
             self.stalled_since = max(since, self.begun_ns, self.moved_ns)
 
@@ -190,10 +169,7 @@ class WorkSegment:
             self.stalled_since, self.moved_ns = None, now
 
     def when(self, step: int) -> int:
-        """Return the position at which `step` was done: interpolated between the reports, extrapolated after the last.
-
-        Before the first report, and without any, the result is 0.
-        """
+        """Return the position at which `step` was done, inter- or extrapolated; 0 before the first report."""
         if not self.marks or step < self.marks[0][1]:
             return 0
         for (before, low), (after, high) in pairwise(self.marks):
@@ -204,10 +180,7 @@ class WorkSegment:
         return last + (step - reached) * ns // steps
 
     def pace(self) -> tuple[int, int] | None:
-        """Return the nanoseconds and the number of steps between the first two reports; None if there is no second.
-
-        What went into saving and restoring in this time is left out.
-        """
+        """Return ns and steps between the first two reports, without saving and restoring; None: no second."""
         if self.second is None:
             return None
         (at, step), (then, further) = self.marks[0], self.second
@@ -217,10 +190,8 @@ class WorkSegment:
         """Return the position at which the steps began and start-up ended; 0 without a report.
 
         The steps began before the first report: earlier by the time of the steps done since the step that the segment
-        resumed from (one step if unknown), and at most by the time between two reports.
-
-        Args:
-            pace: Nanoseconds and steps of an earlier segment of the world, used while this one has a single report.
+        resumed from (one step if unknown), and at most by the time between two reports. `pace`, of an earlier segment
+        of the world, is used while this one has a single report.
         """
         if not self.marks:
             return 0
@@ -231,14 +202,10 @@ class WorkSegment:
         return max(0, first - min(ns, before * ns // steps))
 
     def split(self, start: int, kept: int, end: int, lasted_ns: int, unkept: Unkept = "lost work") -> dict[Bucket, int]:
-        """Divide the length of the segment among buckets, and return nanoseconds by bucket.
+        """Divide the segment, `lasted_ns` long with its stalls, among buckets, and return nanoseconds by bucket.
 
-        Args:
-            start: Position (ns, without stalls) at which start-up ended and the steps began.
-            kept: Position up to which the work was kept.
-            end: Position at which the work ended.
-            lasted_ns: Length of the segment with its stalls.
-            unkept: Bucket of the work after `kept`.
+        The positions (ns, without stalls) are where the steps began, up to which the work was kept, and where it ended.
+        Work after `kept` is in the bucket `unkept`.
         """
         restoring, work = self.spent.get("restoring", 0), kept - start
         before_steps = min(restoring, start)
@@ -285,11 +252,7 @@ class ClosedSegment:
         return self.segment.split(self.start, self.kept, self.end, self.end)
 
     def resume_from(self, step: int) -> dict[Bucket, int]:
-        """Set `kept` to the position of `step`, because the next generation continues from there.
-
-        Returns:
-            By how many nanoseconds each bucket grew; negative if it shrank.
-        """
+        """Set `kept` to the position of `step`, and return by how many ns each bucket grew; negative: shrank."""
         before = self.split()
         self.kept = min(max(self.segment.when(step), self.start), self.end)
         return {bucket: ns - before[bucket] for bucket, ns in self.split().items()}

@@ -63,10 +63,7 @@ def worlds_of(lines: Iterable[Line]) -> dict[WorldName, tuple[tuple[str, ...], .
 
 
 def unfired_texts(result: SimResult) -> list[str]:
-    """Return a line with the reason for each fault of the plan that hit nothing in the simulation.
-
-    If a violation ended the simulation early, faults whose moment had not come by then are left out.
-    """
+    """Return why each fault of the plan hit nothing, unless a violation came before its moment."""
     texts, job = [], result.job
     for fault in result.unfired:
         not_yet = _is_never_said(fault, job) or why_never_due(fault, job, result.now)

@@ -30,8 +30,7 @@ from flowdist.control.protocol.events import DrainRequested, ScaleRequested
 from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
 from flowdist.faults.grammar import NOTHING, Fault, Plan
 from flowdist.graph import Cluster, NodeSpec, RoleGraph
-from flowdist.graph.capacity import wanted
-from flowdist.graph.units import GPUS_MAX
+from flowdist.graph.capacity import node_for_all
 from flowdist.record.accounts import Accounts
 from flowdist.record.journal import AccountLine, FaultLine, Header, Record, UnkeptWork
 from flowdist.sim.checks.points import POINTS, Points
@@ -53,26 +52,21 @@ TELLS_EVERY = 128  # events
 
 
 class Simulation:
-    """One job in virtual time.
+    """One job in virtual time. Its graph needs nodes: `with_nodes` adds one to a graph that declares none.
 
-    Args:
-        graph: The job. It needs nodes: `with_nodes` adds one to a graph that declares none.
-        plan: The faults, and the orders of the operator (scale, add, drain).
-        seed: 0 is nominal: everything takes exactly what the workload says. Any other seed draws how long start-ups
-            take (up to a fifth more or less), how slow steps are (`step_spread`), and how soon peers notice a death.
-            Each attempt has streams of its own. Lost packets and the faults of rates are drawn with any seed, 0 too.
-        play_heartbeats: Play each heartbeat, as production does, instead of computing those that cannot matter.
-        play_steps: Play each step of user code by itself, instead of all up to the next event at once.
-        schedule: The order of events that happen at the same time: 0 is the order in which they were planned, any
-            other number draws another one.
-        checks: How often the invariants of the job are checked: after each event ("all"), in part in large jobs
-            ("paced"), or what has changed after each moment ("changed"); see `control.invariants`. All of
-            them are checked at the end.
-        tell: Called every 128 events with the virtual time in ns and the number of events so far.
-        fast_forward: Compute quiet times instead of playing them; see `workers.fast_forward`. The decisions and their
-            times are the same. Lines of the trace between them, which say how far the workers are, are missing.
-        properties: What the user demands of the run; see `checks.properties`.
-        arrival_ns: Time from the start of a node until its agent connects.
+    Seed 0 is nominal: everything takes exactly what the workload says. Any other seed draws how long start-ups take (up
+    to a fifth more or less), how slow steps are (`step_spread`), and how soon peers notice a death. Each attempt has
+    streams of its own. Lost packets and the faults of rates are drawn with any seed, 0 too. `schedule` draws the order
+    of events that happen at the same time; 0 is the order in which they were planned.
+
+    `play_heartbeats`: each is played, as in production, instead of computing those that cannot matter. `play_steps`:
+    each step of user code is played by itself, instead of all up to the next event at once. `fast_forward`: quiet times
+    are computed instead of played; see `workers.fast_forward`. The decisions and their times are the same, and lines of
+    the trace between them, which say how far the workers are, are missing.
+
+    `checks` is the schedule of `control.invariants`; at the end all are checked. `tell` is called every 128 events with
+    the virtual time in ns and the number of events so far. `arrival_ns` is the time from the start of a node until its
+    agent connects.
     """
 
     def __init__(
@@ -142,11 +136,7 @@ class Simulation:
         return self.ctx.job
 
     def run(self, until: int | None = None) -> SimResult:
-        """Run the job to its end, or to the virtual time `until` in ns, and return the result.
-
-        A violation ends the run, and is returned in `SimResult.violation`, not raised. The job violates liveness if it
-        has not ended and no event is left in the queue before `until`.
-        """
+        """Run to the end of the job, or to `until` (ns), and return the result, with the violation that ended it."""
         self.ctx.until_ns = until
         try:
             self.queue.run(until)
@@ -198,10 +188,7 @@ class Simulation:
         return AccountLine(self.queue.now, spent, dict(lost_ns), tuple(unkept))
 
     def take_apart(self) -> None:
-        """Cut the references between the parts, so that their memory is freed without a search for garbage.
-
-        The simulation cannot be used afterwards. Results that it has returned stay valid.
-        """
+        """Cut the references between the parts, of no use any more, to free memory; results stay valid."""
         self.queue.forget()
         self.nodes.clear()
         for part in (self.work.worlds, self.work, self._controller, self._faults, self.points, self):
@@ -222,10 +209,7 @@ class Simulation:
         self.work.leave_behind(start)
 
     def carried_out(self, job: JobState, line: Record) -> None:
-        """Book the time of the replicas, and fire the faults that waited for this event.
-
-        Worlds that wait for a replica of a service stop waiting once its role goes on without it.
-        """
+        """Book the time of the replicas, fire faults that waited for it, and give up services that are over."""
         self._accounts.hear(job, line)
         if self._faults.waiting:
             self._faults.hear(line)
@@ -244,11 +228,7 @@ class Simulation:
         self.ctx.trace.append(FaultLine(self.queue.now, fault.spec, target))
 
     def _is_quiet(self) -> bool:
-        """Return whether nothing outside the workers keeps fast-forward from skipping checkpoints.
-
-        That is: no property of the user and no fault waits for an event, a controller runs, and no node can become
-        suspected.
-        """
+        """Return whether no property, fault, missing controller or suspicion keeps fast-forward from skipping."""
         return not (self._watching.is_awake or self._faults.waiting) and self._controller.awaits_no_silence
 
 
@@ -263,17 +243,10 @@ def _unkept(world: WorldName, model: WorldModel) -> Iterator[UnkeptWork]:
 
 
 def with_nodes(graph: RoleGraph) -> RoleGraph:
-    """Return the graph; if it declares no nodes, with one node, `node0`, added.
-
-    The node has the cpu, the memory and the GPUs that all roles need at their maximum, but no more GPUs than a node can
-    have. `flowdist check` refuses GPUs without nodes; a graph that was made otherwise must not wait for ever.
-    """
+    """Return the graph; if it declares no nodes, with a node that is large enough for all of it."""
     if graph.cluster.given:
         return graph
-    cpu, memory = wanted(graph.roles)
-    gpu = min(GPUS_MAX, sum(role.resources.gpu * role.max_replicas for role in graph.roles))
-    node = NodeSpec("node0", cpu=max(cpu, 1), gpu=gpu, memory=memory)
-    return msgspec.structs.replace(graph, cluster=Cluster((node,)))
+    return msgspec.structs.replace(graph, cluster=Cluster((node_for_all(graph.roles),)))
 
 
 def _unseen_hangs(nodes: Iterable[SimNode], graph: RoleGraph) -> str:

@@ -129,11 +129,7 @@ def try_seed(graph: RoleGraph, seed: int, rules: Rules) -> Verdict:
 
 
 def try_known(graph: RoleGraph, known: Known, rules: Rules) -> Verdict:
-    """Simulate the plan of a known failure again, and shrink it if it still fails. `hits` of the verdict is empty.
-
-    Raises:
-        FaultError: The topology does not have a node, role or kind of the plan any more.
-    """
+    """Simulate a known failure's plan again, and shrink it if it fails; FaultError if it names what is gone."""
     plan = Plan(tuple(map(parse_fault, known.faults)))
     check_faults(plan, graph)
     rules, failure = _with_truth(graph, known.seed, rules)
@@ -144,10 +140,7 @@ def try_known(graph: RoleGraph, known: Known, rules: Rules) -> Verdict:
 
 
 def _with_truth(graph: RoleGraph, seed: int, rules: Rules) -> tuple[Rules, Failure | None]:
-    """Return the rules with the result of the run without faults, and the failure of that run, or None if it succeeds.
-
-    It is needed only with models of roles.
-    """
+    """Return the rules with the run without faults, and its failure or None; only models of roles need it."""
     if not has_models(graph):
         return rules, None
     truth, property, text = judge(graph, NOTHING, seed, rules)
@@ -195,18 +188,11 @@ def campaign(
     A KeyboardInterrupt ends the campaign with the report so far. A job that fails without faults, and a model that does
     not do the same twice, end it before the first seed, with that failure.
 
-    Args:
-        graph: The topology, with nodes.
-        seeds: The seeds, each of which is one run.
-        jobs: Number of processes.
-        fail_fast: True: stop at the first failure, also at one of `known`.
-        alike_max: Stop after so many failures that are alike, as one bug makes most seeds fail; None: go on.
-        strict: True: an exception in a user's model is a failure, even if the topology survives the worker's exit.
-        properties: Properties of the user's that hold in every run, and points that some run has to reach.
-        bounds: Limits of what the faults of a run may cost.
-        known: Failures of earlier campaigns, whose plans are tried first. The seed of one that fails again is not
-            tried.
-        tell: Function that is called with the verdict of each seed, in order, and of each known plan that fails again.
+    The graph has nodes. `jobs` is the number of processes. With `fail_fast` the campaign stops at the first failure,
+    also at one of `known`; else after `alike_max` that are alike, as one bug makes most seeds fail (None: never).
+    `strict`: an exception in a model is a failure, even if the topology survives the worker's exit. The plans of
+    `known`, failures of earlier campaigns, are tried first; the seed of one that fails again is not tried. `tell` is
+    called with the verdict of each seed, in order, and of each known plan that fails again.
     """
     seeds = list(seeds)
     unsteady = _unsteady(graph, seeds[0]) if seeds and has_models(graph) else None
@@ -265,7 +251,6 @@ def _from_corpus_on(
 
 
 def _without_faults(result: SimResult) -> Failure | None:
-    """Return the failure of a run of seed 0 without faults; None if its job has succeeded."""
     if result.violation is not None:
         return Failure(0, result.violation.property, f"without any fault: {result.violation}", ())
     if result.job.outcome == "succeeded":
@@ -339,13 +324,7 @@ def _rare_collections() -> Iterator[None]:
 
 
 def replay_command(target: str, options: Iterable[str], failure: Failure) -> str:
-    """Return the command line that replays a failure.
-
-    Args:
-        target: The topology file, as the user named it; empty if there is none.
-        options: Further words, such as `--until 10m`.
-        failure: The failure: its seed, schedule and faults become options.
-    """
+    """Return the command line that replays a failure, on the topology file, if there is one, with further options."""
     words = ["flowdist", "simulate", *([target] if target else []), *options]
     if failure.property == "determinism":  # a campaign runs a seed twice and compares; a single run would show nothing
         return shlex.join([*words, "--seeds", str(failure.seed)])

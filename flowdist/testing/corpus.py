@@ -34,23 +34,14 @@ class Known(NamedTuple):
 
 
 class Corpus:
-    """File of failures, one JSON object per line, in the order in which they were found.
-
-    The constructor does not read the file.
-    """
+    """File of failures, one JSON object per line, in the order in which they were found; read when it is opened."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._alike: dict[tuple[str, str], dict[tuple[int, tuple[str, ...]], None]] = {}
 
     def open(self) -> list[Known]:
-        """Check that the file can be read and written, and return its failures; an empty list if there is no file.
-
-        The folder of the file is made if there is none, the file itself is not.
-
-        Raises:
-            FlowdistError: The file cannot be read or written, or is not a corpus.
-        """
+        """Return the failures in the file, whose folder is made; FlowdistError if it cannot be used."""
         was_there = self._path.exists()
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,10 +63,7 @@ class Corpus:
         return [known for known in map(_read, lines) if known is not None]
 
     def keep(self, failures: Iterable[Failure]) -> None:
-        """Append failures to the file, unless it has them. Of failures that are alike, at most ALIKE_MAX are appended.
-
-        The limit counts over all calls on this object.
-        """
+        """Append new failures to the file; of those that are alike, over all calls, at most ALIKE_MAX."""
         before = {(known.seed, known.faults) for known in self.known()}
         new = []
         for failure in failures:
@@ -91,7 +79,6 @@ class Corpus:
 
 
 def _read(line: str) -> Known | None:
-    """Return the failure that a line of the file describes; None if the line cannot be read."""
     try:
         entry: Any = json.loads(line)
         faults = tuple(map(str, entry.get("faults", ())))
@@ -111,10 +98,7 @@ class Kind(NamedTuple):
 
 
 def kinds_of(failures: Iterable[Failure]) -> list[Kind]:
-    """Group failures that are alike, in the order in which the first of each group was found.
-
-    Failures are alike if their messages differ in times and numbers only.
-    """
+    """Group failures whose messages differ in numbers only, in the order in which the first of each was found."""
     found: dict[tuple[str, str], list[Failure]] = {}
     for failure in failures:
         found.setdefault(likeness(failure), []).append(failure)
@@ -128,20 +112,14 @@ def kinds_of(failures: Iterable[Failure]) -> list[Kind]:
 
 
 def likeness(failure: Failure) -> tuple[str, str]:
-    """Return a key that failures share if they are alike: the property, and the message without times and numbers.
-
-    If a user's model raised, the place in its code stands for the message.
-    """
+    """Return a key that failures share if they are alike: the property, and the message without numbers, or a place."""
     where = re.search(r"user code raised in .*, at (.*)$", failure.text)
     pattern = where[1] if where else _NUMBER.sub("#", _DURATION.sub("#", _AFTERWARDS.sub("", failure.text)))
     return failure.property, pattern
 
 
 def seeds_text(shown: Failure, seeds: tuple[int, ...]) -> str:
-    """Return words for the seeds of failures that are alike: `seed 2, and 81 alike (3, 4, 6, ...)`.
-
-    The seed of `shown` comes first; of the others in `seeds`, SEEDS_SHOWN at most are listed.
-    """
+    """Return words for the seeds of failures that are alike: `seed 2, and 81 alike (3, 4, 6, ...)`."""
     others = [seed for seed in seeds if seed != shown.seed]
     if not others:
         return f"seed {shown.seed}"

@@ -130,9 +130,7 @@ def side_file(topology: str | Path) -> Path | None:
 def load_properties(path: Path) -> Properties:
     """Import a file of properties, and return the properties that it declares.
 
-    Raises:
-        FlowdistError: The file cannot be imported (the message has the line), declares no property, or declares two of
-            one name.
+    Raises FlowdistError, with the line, if the file cannot be imported, declares none, or two of one name.
     """
     if not path.is_file():
         raise FlowdistError(f"no file of properties {str(path)!r}", help="name a Python file: --properties props.py")
@@ -151,10 +149,7 @@ def load_properties(path: Path) -> Properties:
 
 
 def refuse_doubles(properties: Properties, where: str = "") -> None:
-    """Raise FlowdistError if two properties have the same name, or a point has the name of a built-in one.
-
-    `where` begins the message.
-    """
+    """Raise FlowdistError, after `where`, for two properties of one name, or a point of a built-in's name."""
     names = Counter(rule.name for rules in properties for rule in rules)
     for name, count in names.items():
         if count > 1:
@@ -189,6 +184,5 @@ def _imported(path: Path) -> ModuleType:
 
 
 def _line_in(error: BaseException, path: Path) -> int:
-    """Return the last line of the file in the traceback of the error; 0 if it has none."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     return frames[-1].lineno or 0 if frames else 0

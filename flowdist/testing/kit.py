@@ -15,12 +15,14 @@ real time.
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from flowdist.dsl import Topology
 from flowdist.dsl.load import compile_loaded, load_topology
+from flowdist.dsl.read.objects import methods_of, misspelt, place_of_method
 from flowdist.errors import FlowdistError, did_you_mean
 from flowdist.faults.files import join_plans, parse_plan
 from flowdist.faults.grammar import Plan
@@ -32,11 +34,11 @@ from flowdist.sim.experiment.play import play
 from flowdist.sim.faults.injector import check_faults
 from flowdist.sim.result import SimResult, unfired_texts
 from flowdist.sim.simulation import with_nodes
+from flowdist.sim.user_code.models import load_model
 from flowdist.sim.workers.collectives import with_collective
 from flowdist.testing.campaign import Report, campaign, replay_command
 from flowdist.testing.corpus import Corpus, kinds_of, seeds_text
 from flowdist.testing.declare import load_properties, read_duration, refuse_doubles, side_file
-from flowdist.testing.misspelt import warn_of_misspelt
 from flowdist.testing.repro_command import as_texts, bound_words, note_for_hypothesis, replay_lines, words_of
 from flowdist.testing.sameness import difference, errors_text, has_models, unlike, unlike_or
 from flowdist.testing.tracing import untraced
@@ -44,6 +46,7 @@ from flowdist.testing.tracing import untraced
 KINDS_SHOWN = 5  # kinds of failures in the message of `explore`
 Given = ParamSpec("Given")
 T = TypeVar("T")
+_SHOWN: dict[str | tuple[str, type[Warning], int], int] = {}  # of Python: the warnings that this process has shown
 
 
 def _in_words(function: Callable[Given, T]) -> Callable[Given, T]:
@@ -135,7 +138,7 @@ def simulate(
     """
     given = {name: value for name, value in locals().items() if name not in ("topology", "faults")}
     compiled = graph_of(topology, params)
-    warn_of_misspelt(compiled)
+    _warn_of_misspelt(compiled)
     graph = with_collective(compiled, collective or "")
     demanded = _demanded(topology, properties, properties_of(always, eventually, sometimes))
     own = parse_plan((fault for fault in faults if isinstance(fault, str)), *map(as_texts, (scale, add, drain)))
@@ -145,6 +148,23 @@ def simulate(
     until_ns = read_duration("until", until) if until is not None else None
     with untraced():
         return play(Experiment(graph, plan, until_ns, seed, schedule), properties=demanded).exact
+
+
+def _warn_of_misspelt(graph: RoleGraph) -> None:
+    """Warn, at its line, of each method of a model that almost has the name of one which its class lacks.
+
+    Such a model passes every test: one with `publsh` saves nothing, so nothing can be restored wrongly. Python shows
+    the warning once in a process unless its filters say otherwise.
+    """
+    for role in graph.roles:
+        if role.simulate:
+            found = load_model(graph, role)
+            for method, meant in misspelt(methods_of(found), role.kind):
+                file, line = place_of_method(found, method)
+                text = (
+                    f"{found.__qualname__}.{method}: did you mean {meant}? A model of a {role.kind} has no {method}()"
+                )
+                warnings.warn_explicit(text, UserWarning, file, line, found.__module__, _SHOWN)
 
 
 def _demanded(topology: object, file: str | Path | None, given: Properties) -> Properties:
@@ -353,7 +373,7 @@ def explore(
     chosen = list(dict.fromkeys([*(one.seed for one in known), *asked_for]))
     asked: dict[str, Any] = {"jobs": jobs, "strict": strict, "properties": demanded, "bounds": bounds, "known": known}
     graph = graph_of(topology, params)
-    warn_of_misspelt(graph)
+    _warn_of_misspelt(graph)
     report = campaign(graph, chosen, **asked)
     if kept is not None:
         kept.keep(report.failures)

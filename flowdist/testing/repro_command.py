@@ -85,7 +85,6 @@ def note_for_hypothesis(
 
 @lru_cache(maxsize=4)
 def _compiled(source: str) -> RoleGraph | None:
-    """Return the graph that a topology file gives without parameters; None if it cannot be compiled so."""
     try:
         return with_nodes(load_topology(source, {}, (), None).graph)
     except FlowdistError:  # the file needs parameters, or has changed

@@ -96,10 +96,7 @@ def _ends(truth: Played, played: Played) -> str:
 
 
 def _differing(found: Mapping[str, object], wanted: Mapping[str, object]) -> str:
-    """Return, in words, the values by name that differ between two runs, VALUES_MAX at most; empty if none do.
-
-    If rounding may explain all of the differences, the words say so.
-    """
+    """Return, in words, the values by name that differ, VALUES_MAX at most, maybe by rounding; empty if none do."""
     keys = [
         key for key in {**wanted, **found} if key not in found or key not in wanted or not same(wanted[key], found[key])
     ]
@@ -116,22 +113,17 @@ def _differing(found: Mapping[str, object], wanted: Mapping[str, object]) -> str
 
 
 def _resumed(world: str, played: Played) -> str:
-    """Return the steps from which the last four generations of the world resumed, in words."""
     found = [f"generation {r.generation} from step {r.step}" for r in played.resumed.get(world, [])]
     return f"resumed: {', '.join(found[-4:])}" if found else "it never resumed"
 
 
 def _shown(value: object, digits: int = 17) -> str:
-    """Return the repr of a value, cut to SHOWN_MAX characters; a float is rounded to so many digits."""
     text = f"{value:.{digits}g}" if isinstance(value, float) and digits < 17 else repr(value)
     return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}..."
 
 
 def errors_text(played: Played) -> str:
-    """Return the first exception that a user's model raised in the run, in words; empty if there was none.
-
-    Later ones are often its effects. The reason of the job's end has the last one.
-    """
+    """Return the first exception that a user's model raised, in words; "" if none: later ones may be its effects."""
     if not played.errors:
         return ""
     first = played.errors[0]
@@ -145,19 +137,13 @@ def _alike(step: PlayedStep, other: PlayedStep) -> bool:
 
 
 def unlike(first: SimResult, second: SimResult) -> str:
-    """Return in words how two runs with the same seed and plan differ, and why; empty if they do not.
-
-    They differ if a user's model reads a clock, or draws random numbers other than those of `ctx.random`.
-    """
+    """Return in words how two runs with the same seed and plan differ: by a clock or random numbers; empty if not."""
     text = _first_unlike(first, second)
     return f"{text}: {UNSTEADY}" if text else ""
 
 
 def unlike_or(broken: Broken, first: SimResult, second: SimResult) -> Broken:
-    """Return how two runs with the same seed and plan differ, as the cause of `broken`; `broken` if they do not.
-
-    A model that does not do the same twice has another result with faults even if it restores everything.
-    """
+    """Return how two runs of one plan differ, as the cause of `broken`; `broken` itself if they do not."""
     text = unlike(first, second)
     return Broken("determinism", text) if text else broken
 

@@ -150,7 +150,6 @@ def _with_primary_task(roles: list[RoleSpec]) -> list[RoleSpec]:
 
 
 def _joint_worlds(draw: st.DrawFn, roles: list[RoleSpec]) -> tuple[JointWorld, ...]:
-    """Draw a joint world of the first two gangs that can share one, or no world."""
     gangs = [spec for spec in roles if spec.gang and spec.kind == "task"]
     pair = next(((a.name, b.name) for a, b in itertools.combinations(gangs, 2) if _may_be_joint(a, b)), None)
     return (JointWorld("joint", pair),) if pair and draw(st.booleans()) else ()
@@ -314,7 +313,6 @@ def _of(draw: st.DrawFn, targets: Sequence[str], kinds: Sequence[str]) -> Hit:
 
 
 def _fault(hit: Hit, at: str) -> Fault:
-    """Return the fault with this target and kind at the time `at`, a duration as text."""
     target, kind = hit
     return parse_fault(f"{target}@{at}{kind}")
 

@@ -18,10 +18,7 @@ TOOL, TOOL_ID = "scrutineer", 3  # name and number of Hypothesis in sys.monitori
 
 @contextmanager
 def untraced() -> Iterator[None]:
-    """Switch the line tracing of Hypothesis off for the block, and on again after it.
-
-    Tracing by debuggers and by coverage goes on. Nothing changes if Hypothesis does not trace.
-    """
+    """Switch the line tracing of Hypothesis, not that of debuggers and coverage, off for the block."""
     if sys.version_info >= (3, 12):
         is_theirs = sys.monitoring.get_tool(TOOL_ID) == TOOL
         before, off = sys.monitoring.get_events(TOOL_ID) if is_theirs else 0, 0

@@ -60,16 +60,10 @@ class Rules(NamedTuple):
 def judge(graph: RoleGraph, plan: Plan, seed: int, rules: Rules, *, quick: bool = False) -> tuple[SimResult, str, str]:
     """Simulate a plan of faults, and decide whether the run breaks a property.
 
-    Args:
-        graph: The job.
-        plan: The faults.
-        seed: Seed of the run, and of the order of events at the same time.
-        rules: The demands.
-        quick: True: fast-forward quiet times, and check only what has changed. That is ten times as fast.
-
-    Returns:
-        The result, the name of the broken property, and what is wrong; both texts are empty if nothing is. If no step
-        is committed in time after the faults, the result is that of a run up to that moment.
+    `seed` also draws the order of events at the same time. `quick`: fast-forward quiet times, and check only what has
+    changed, which is ten times as fast. Return the result, the name of the broken property, and what is wrong; both
+    texts are empty if nothing is. If no step is committed in time after the faults, the result is that of a run up to
+    that moment.
     """
 
     def run(until: int) -> SimResult:
@@ -174,10 +168,7 @@ def _lines_around(lines: Sequence[Line], events: int) -> tuple[str, ...]:
 def _fewer_at_other_times(
     graph: RoleGraph, faults: list[Fault], seed: int, rules: Rules, property: str
 ) -> list[Fault] | None:
-    """Return the faults without one and with later ones shifted; None if no such plan breaks the property.
-
-    The fault that is left out may have mattered only because it delayed what the later ones hit.
-    """
+    """Return the faults without one, which only delayed later ones, and with those shifted; None if all pass."""
     for at in reversed(range(len(faults) - 1)):
         for seconds in SHIFTS_S:
             fewer = [*faults[:at], *(_shifted(other, seconds * SECOND) for other in faults[at + 1 :])]

@@ -199,7 +199,7 @@ class Session:
         self.now += ns
         for name in NODES:
             self.hear(msg.Heartbeat(name, self.incarnations[name], self.now), name)
-        for event in self.sessions.expire(self.now):
+        for event in self.sessions.detector.expire(self.now):
             self.decide(event)
         due = self.replay.controller.deadline()
         if due is not None and due <= self.now:

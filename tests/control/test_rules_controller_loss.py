@@ -68,10 +68,10 @@ def test_r21_a_controller_that_was_replaced_and_speaks_up_late_changes_nothing()
 def test_r21_an_unheard_nodes_replicas_wait_for_the_longer_of_lease_and_outage(lease: int, silent_at: int) -> None:
     talk = two_trainers(lease_ns=lease * SECOND)
     sessions = take_over(talk)
-    assert sessions.deadline() == silent_at * SECOND
-    assert sessions.expire(silent_at * SECOND - 1) == []
+    assert sessions.detector.deadline() == silent_at * SECOND
+    assert sessions.detector.expire(silent_at * SECOND - 1) == []
     talk.now = silent_at * SECOND
-    assert sessions.expire(talk.now) == [ev.NodeSilent("node0"), ev.NodeSilent("node1")]
+    assert sessions.detector.expire(talk.now) == [ev.NodeSilent("node0"), ev.NodeSilent("node1")]
     assert talk.attempts() == {"trainer/0": 1, "trainer/1": 1}
     talk.tell(ev.NodeSilent("node1"))
     assert talk.attempts() == {"trainer/0": 2, "trainer/1": 1}
@@ -81,14 +81,17 @@ def test_r21_an_unheard_nodes_replicas_wait_for_the_longer_of_lease_and_outage(l
 def test_r21_a_node_that_has_joined_the_new_controller_has_its_lease_and_no_more():
     sessions = take_over(two_trainers())
     join(sessions, "node0", 100)
-    assert sessions.expire(105 * SECOND - 1) == [ev.NodeSuspected("node0")] and sessions.deadline() == 105 * SECOND
+    assert (
+        sessions.detector.expire(105 * SECOND - 1) == [ev.NodeSuspected("node0")]
+        and sessions.detector.deadline() == 105 * SECOND
+    )
 
 
 def test_r21_a_heartbeat_to_the_new_controller_is_answered_with_its_epoch():
     sessions = take_over(two_trainers())
     assert beat(sessions, "node0", 1) == [msg.Acked(2, 1, 7, SECOND)]
     silent = [ev.NodeSilent("node0"), ev.NodeSilent("node1")]
-    assert sessions.expire(601 * SECOND - 1) == [] and sessions.expire(601 * SECOND) == silent, (
+    assert sessions.detector.expire(601 * SECOND - 1) == [] and sessions.detector.expire(601 * SECOND) == silent, (
         "its patience is no less"
     )
 
@@ -243,7 +246,7 @@ def test_r20_an_order_from_before_a_fence_starts_nothing_when_it_comes_late():
     talk.sent = [sent for sent in talk.sent if isinstance(sent, msg.Join)]
     hear()
     late = sessions.order(agents.start(1))  # it is on its way for long
-    assert sessions.expire(5 * SECOND) == [ev.NodeSuspected("node0"), ev.NodeSilent("node0")]
+    assert sessions.detector.expire(5 * SECOND) == [ev.NodeSuspected("node0"), ev.NodeSilent("node0")]
     talk.now = 500 * MS
     talk.tell(io.AgentTimePassed())
     hear()  # a heartbeat: the agent is told to join anew, which it does at once
@@ -286,7 +289,7 @@ def test_r20_a_message_of_an_incarnation_that_is_over_says_nothing():
     assert beat(sessions, "node0", 1, incarnation=1) == [] and join(sessions, "node0", 1, incarnation=1) == []
     for late in (msg.Report("node0", 1, ev.ReplicaReady(T, 1)), msg.Leave("node0", 1), msg.Preempted("node0", 1, 5)):
         assert sessions.hear(late, SECOND) == Received()
-    assert sessions.deadline() == 1750 * MS, "it has kept no lease alive either"
+    assert sessions.detector.deadline() == 1750 * MS, "it has kept no lease alive either"
 
 
 def test_r20_what_a_node_reports_after_it_was_given_up_is_not_heard():
@@ -294,7 +297,7 @@ def test_r20_what_a_node_reports_after_it_was_given_up_is_not_heard():
     join(sessions, "node0", 0)
     report = msg.Report("node0", 1, ev.ReplicaReady(T, 1))
     assert sessions.hear(report, SECOND).events == (ev.ReplicaReady(T, 1),)
-    assert sessions.expire(5 * SECOND) == [ev.NodeSuspected("node0"), ev.NodeSilent("node0")]
+    assert sessions.detector.expire(5 * SECOND) == [ev.NodeSuspected("node0"), ev.NodeSilent("node0")]
     assert sessions.hear(report, 6 * SECOND).events == ()
     assert beat(sessions, "node0", 6) == [msg.Rejoin(1, 1), ev.NodeHeard("node0")]
 
@@ -307,16 +310,19 @@ def test_r20_silence_of_a_node_that_left_or_is_gone_means_nothing():
             assert sessions.hear(msg.Leave("node0", 1), SECOND).events == (ev.NodeLeft("node0"),)
         else:
             sessions.note(ev.NodeHeard("node0"))
-            assert sessions.deadline() == 1750 * MS
+            assert sessions.detector.deadline() == 1750 * MS
             sessions.note(ev.NodeGone("node0"))
-        assert sessions.deadline() is None and sessions.expire(60 * SECOND) == []
+        assert sessions.detector.deadline() is None and sessions.detector.expire(60 * SECOND) == []
 
 
 def test_r19_a_heartbeat_that_was_not_played_keeps_the_lease_like_one_that_was():
     sessions = Sessions(JobOptions())
     join(sessions, "node0", 0)
-    sessions.note_heartbeat("node0", 3 * SECOND)
-    assert sessions.expire(8 * SECOND - 1) == [ev.NodeSuspected("node0")] and sessions.deadline() == 8 * SECOND
+    sessions.detector.heard("node0", 3 * SECOND, 3 * SECOND)
+    assert (
+        sessions.detector.expire(8 * SECOND - 1) == [ev.NodeSuspected("node0")]
+        and sessions.detector.deadline() == 8 * SECOND
+    )
     assert sessions.hear(msg.Preempted("node0", 1, 9), 4 * SECOND).events == (ev.NodePreempted("node0", 9),)
 
 
@@ -428,13 +434,13 @@ def test_r19_the_last_words_of_a_guardian_prove_the_death_of_its_node():
     sessions = Sessions(JobOptions())
     join(sessions, "node0", 0, incarnation=2)
     assert sessions.gone("node0", 1000, "its agent died") == (ev.NodeGone("node0", "its agent died"),)
-    assert sessions.deadline() is None, "its silence means nothing any more"
+    assert sessions.detector.deadline() is None, "its silence means nothing any more"
 
 
 def test_r20_the_last_words_of_a_guardian_say_nothing_of_a_later_one():
     sessions = Sessions(JobOptions())
     join(sessions, "node0", 0, incarnation=1001)
-    assert sessions.gone("node0", 1000, "its agent died") == () and sessions.deadline() == 1750 * MS
+    assert sessions.gone("node0", 1000, "its agent died") == () and sessions.detector.deadline() == 1750 * MS
 
 
 def test_r21_a_node_that_calls_from_afar_is_lost_with_its_lease():
@@ -442,7 +448,9 @@ def test_r21_a_node_that_calls_from_afar_is_lost_with_its_lease():
     talk.now = 5 * SECOND
     sessions = Sessions(talk.graph.options)
     talk.tell(sessions.take_over(talk.job, talk.now, far=("node1",)))
-    assert sessions.expire(round(9.9 * SECOND)) == []
-    assert sessions.expire(10 * SECOND) == [ev.NodeSilent("node1")], "the other keeps its workers for controller_outage"
-    assert sessions.expire(605 * SECOND) == []
-    assert sessions.expire(606 * SECOND) == [ev.NodeSilent("node0")]
+    assert sessions.detector.expire(round(9.9 * SECOND)) == []
+    assert sessions.detector.expire(10 * SECOND) == [ev.NodeSilent("node1")], (
+        "the other keeps its workers for controller_outage"
+    )
+    assert sessions.detector.expire(605 * SECOND) == []
+    assert sessions.detector.expire(606 * SECOND) == [ev.NodeSilent("node0")]

@@ -361,17 +361,21 @@ def test_r19_a_node_is_suspected_before_its_agent_fences_and_until_its_heartbeat
     sessions = Sessions(JobOptions())
     sessions.hear(msg.Join("node0", 1, NodeSpec("node0"), "", 0), 0)
     sessions.hear(msg.Join("node1", 1, NodeSpec("node1"), "", 0), 0)
-    sessions.note_heartbeat("node1", SECOND)
-    assert sessions.is_heard("node0") and not sessions.is_heard("node2")
-    assert sessions.is_watched("node0") and not sessions.is_watched("node2")
-    assert sessions.expire(1750 * MS - 1) == [] and sessions.expire(1750 * MS) == [ev.NodeSuspected("node0")]
-    assert sessions.deadline_of(["node0", "node2"]) == 5 * SECOND and sessions.deadline() == 2750 * MS
+    sessions.detector.heard("node1", SECOND, SECOND)
+    assert sessions.detector.is_heard("node0") and not sessions.detector.is_heard("node2")
+    assert sessions.detector.is_watched("node0") and not sessions.detector.is_watched("node2")
+    assert sessions.detector.expire(1750 * MS - 1) == [] and sessions.detector.expire(1750 * MS) == [
+        ev.NodeSuspected("node0")
+    ]
+    assert sessions.detector.deadline_of(["node0", "node2"]) == 5 * SECOND and sessions.detector.deadline() == 2750 * MS
     beat = msg.Heartbeat("node0", 1, 0, 2 * SECOND)
-    assert not sessions.is_heard("node0") and sessions.hear(beat, 2 * SECOND).events == (
+    assert not sessions.detector.is_heard("node0") and sessions.hear(beat, 2 * SECOND).events == (
         ev.NodeHeard("node0", 2 * SECOND),
     )
-    assert sessions.is_heard("node0") and sessions.hear(beat, 2 * SECOND).events == ()
-    assert sessions.expire(3750 * MS) == [ev.NodeSuspected("node1"), ev.NodeSuspected("node0")], "a link may flap"
+    assert sessions.detector.is_heard("node0") and sessions.hear(beat, 2 * SECOND).events == ()
+    assert sessions.detector.expire(3750 * MS) == [ev.NodeSuspected("node1"), ev.NodeSuspected("node0")], (
+        "a link may flap"
+    )
 
 
 class Cut:
@@ -384,7 +388,7 @@ class Cut:
         self.talk, self.sessions = gang(), Sessions(JobOptions())
         for name in ("node0", "node1"):
             self.hear(msg.Join(name, 1, NodeSpec(name), "", 0), 97)
-        assert self.sessions.expire(99 * SECOND) == [ev.NodeSuspected("node0"), ev.NodeSuspected("node1")]
+        assert self.sessions.detector.expire(99 * SECOND) == [ev.NodeSuspected("node0"), ev.NodeSuspected("node1")]
         self.beat("node0", 99, answered_s=99)
         self.talk.fail("trainer/0")  # at 100 s
 
@@ -405,7 +409,7 @@ def test_r8_a_heartbeat_from_before_a_fence_that_comes_late_clears_nobody():
     for _ in range(5):  # those of 97.5 to 99.5 s, together with the connections that the fence has closed
         assert cut.beat("node1", 100.05, answered_s=97).events == ()
     assert cut.talk.job.incidents[0].counted is False and charges(cut.talk) == []
-    assert not cut.sessions.is_heard("node1") and cut.sessions.is_watched("node1")
+    assert not cut.sessions.detector.is_heard("node1") and cut.sessions.detector.is_watched("node1")
     cut.talk.join("node1")
     assert cut.talk.texts().count("incident 1 was caused by the loss of node1: not counted") == 1
     assert charges(cut.talk) == [] and cut.talk.replica("trainer/0").failures == []
@@ -434,7 +438,7 @@ def test_r8_a_node_whose_answers_are_lost_is_suspected_although_it_is_heard():
     sessions.hear(msg.Join("node0", 1, NodeSpec("node0"), "", 0), 0)
     for half in range(1, 5):  # it will fence, however well it is heard
         sessions.hear(msg.Heartbeat("node0", 1, 0, answered_ns=0), half * SECOND // 2)
-    assert sessions.expire(2250 * MS) == [ev.NodeSuspected("node0")]
+    assert sessions.detector.expire(2250 * MS) == [ev.NodeSuspected("node0")]
 
 
 def test_r19_an_agent_returns_the_time_of_the_last_answer_with_each_heartbeat():

@@ -256,7 +256,7 @@ def test_r19_how_long_some_nodes_may_still_be_silent_is_a_matter_of_these_alone(
     assert both is not None and all is not None and both == all + SECOND  # node1 was heard a second later than node0
     assert liveness.deadline_of(["node9"]) is None
     sessions = Sessions(JobOptions())
-    assert sessions.deadline_of(["node0"]) is None and sessions.deadline() is None
+    assert sessions.detector.deadline_of(["node0"]) is None and sessions.detector.deadline() is None
 
 
 def test_r19_a_replica_is_not_replaced_while_its_stop_is_unconfirmed():

@@ -191,7 +191,7 @@ def a_heartbeat(n: int) -> Steps:
         sessions.hear(Join(f"node{i}", 1, node(f"node{i}"), "127.0.0.1", 0), now=0)
     with steps.counted():
         sessions.hear(Heartbeat("node3", 1, 0), now=SECOND)
-        sessions.deadline()
+        sessions.detector.deadline()
     return steps
 
 

@@ -306,7 +306,7 @@ def test_the_simulator_knows_of_each_node_whether_it_is_heard_as_the_links_do() 
             super().plan()
             nonlocal unlike
             for name, node in self._nodes.items():
-                unlike += node.is_heard != self.sessions.is_heard(name) and not self._ctx.is_down
+                unlike += node.is_heard != self.sessions.detector.is_heard(name) and not self._ctx.is_down
                 seen.add(node.is_heard)
 
     class WatchedSimulation(Simulation):

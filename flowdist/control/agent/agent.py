@@ -29,11 +29,8 @@ from flowdist.graph import NodeSpec, RoleGraph
 class Agent:
     """Agent of one node. Times are on its own clock, in ns; that of the controller may differ.
 
-    Args:
-        spec: The node.
-        graph: The compiled topology of the job.
-        address: The address at which workers of other nodes reach this one.
-        incarnation: The number of this agent among those of the node; it grows whenever the agent has lost its workers.
+    `address` is where workers of other nodes reach this one. `incarnation` is the number of this agent among those of
+    the node; it grows whenever the agent has lost its workers.
     """
 
     def __init__(self, spec: NodeSpec, graph: RoleGraph, address: str = "127.0.0.1", incarnation: int = 1) -> None:
@@ -85,11 +82,7 @@ class Agent:
         return None if self.is_fencing else self.lease.fence_at()
 
     def _keep_deadlines(self) -> None:
-        """Do what is due by now.
-
-        That may be to fence, to send a heartbeat, and for each attempt to send SIGKILL, to report that it is
-        unkillable, to report its step, and to look for signs of life.
-        """
+        """Do what is due by now: fence, send a heartbeat, and for each attempt kill, report and look for signs."""
         now, lease = self._now, self.lease
         if not self.is_fencing and (fence_at := lease.fence_at()) is not None and fence_at <= now:
             self._fence()
@@ -155,11 +148,7 @@ class Agent:
                 assert_never(event)
 
     def _settle(self) -> None:
-        """Carry out what waits for workers to end.
-
-        Delayed starts wait until the dismissed workers have ended. Once every worker has ended, an agent that leaves
-        sends Leave and ends, and an agent that has fenced joins with a new incarnation.
-        """
+        """Carry out what waits for workers to end: delayed starts, an agent's own end, a join after a fence."""
         if self.delayed and not any(attempt.holds_up for attempt in self.attempts.values()):
             delayed, self.delayed = self.delayed, {}
             for order in delayed.values():
@@ -269,11 +258,7 @@ class Agent:
                 assert_never(order)
 
     def _obey_stop(self, order: fx.StopReplica) -> None:
-        """Carry out an order to stop an attempt, and cancel a delayed start of the replica.
-
-        An attempt that is unknown, or has stopped already, is reported as stopped. A suspended attempt is reported as
-        suspended again if the order is in place, or left as it is if it had failed before; otherwise its workers end.
-        """
+        """Carry out an order to stop an attempt, and cancel a delayed start; report one that has stopped again."""
         self.delayed.pop(order.replica, None)
         attempt = self._attempt(order.replica, order.attempt)
         if attempt is None or attempt.phase == "stopped":
@@ -307,16 +292,11 @@ class Agent:
         self._out.append(io.SpawnWorkers(order, kept))
 
     def _attempt(self, replica: ReplicaId, attempt: int) -> Attempt | None:
-        """Return the attempt of that number if it is the latest of the replica on this node; else None."""
         found = self.attempts.get(replica)
         return found if found is not None and found.order.attempt == attempt else None
 
     def _stop(self, attempt: Attempt, grace_ns: int, *, dump: bool = False, in_place: bool = False) -> None:
-        """Stop an attempt by a signal, or in place by an order to leave the generation; set the time of SIGKILL.
-
-        An attempt that is over is left as it is. One with a worker outside elastic code cannot be stopped in place, and
-        gets the signal.
-        """
+        """Stop an attempt by a signal, or in place if all of its workers are elastic; set the time of SIGKILL."""
         if attempt.is_over:
             return
         in_place, was_leaving = in_place and attempt.may_leave, attempt.is_leaving

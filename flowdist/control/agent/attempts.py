@@ -82,10 +82,7 @@ class Attempt:
 
     @property
     def may_leave(self) -> bool:
-        """Return whether the attempt may be stopped in place.
-
-        Every live worker has to be inside elastic code, and none may have an order to end.
-        """
+        """Return whether the attempt may be stopped in place: all live workers are elastic, and none has to end."""
         return (
             self.phase in ("running", "ready")
             and all(rank in self.elastic_ranks for rank in self.alive)
@@ -99,11 +96,7 @@ class Attempt:
 
     @property
     def is_undisturbed(self) -> bool:
-        """Return whether the attempt runs or is ready, and nothing is pending.
-
-        Pending are an order or a notice to stop, an offered checkpoint that the controller has not answered, a newer
-        step, version or time spent that the agent still has to report, and a stall.
-        """
+        """Return whether the attempt runs or is ready, and nothing about it waits to be answered or reported."""
         busy = self.stalled is not None or self.is_noticed or self.stop_grace_ns is not None
         busy = busy or self.versions_at_ns is not None
         return self.phase in ("running", "ready") and not busy and self.report_at_ns is None and not self.offers
@@ -178,15 +171,8 @@ class Attempt:
     def note_stop(self, grace_ns: int, now: int, *, dump: bool, in_place: bool) -> bool:
         """Record an order to stop, and when SIGKILL is due. The caller sends the signals.
 
-        Args:
-            grace_ns: The time from the first signal to SIGKILL.
-            now: The present time.
-            dump: The first signal is SIGABRT, so that Python workers write their stacks (R15).
-            in_place: The workers are to leave their generation instead of ending.
-
-        Returns:
-            Whether this is the first order to stop, or the first to end workers that were ordered to leave in place.
-            Any other order can only bring SIGKILL forward.
+        Return whether this is the first order to stop, or the first to end workers that were ordered to leave in place.
+        Any other order can only bring SIGKILL forward.
         """
         first = self.stop_grace_ns is None or (self.is_leaving and not in_place)
         self.is_leaving, self.is_dismissed = in_place, self.phase == "suspended"
@@ -199,10 +185,7 @@ class Attempt:
         return first
 
     def never_ran(self, detail: str) -> None:
-        """Record that no worker of the attempt could be started, and why (`detail`), so that none is alive.
-
-        That is a failure of the attempt, unless a stop was ordered before (R16).
-        """
+        """Record that no worker could be started, and why: a failure, unless a stop was ordered before (R16)."""
         self.alive.clear()
         if self.stop_grace_ns is None:
             key = (self.order.replica, self.order.attempt)
@@ -230,11 +213,8 @@ class Attempt:
         """Return when (ns) to look whether the attempt hangs (R15); None if it is not watched, or does not run.
 
         Once a worker has reported progress, only progress counts: the worker whose last progress is oldest decides.
-        Before that, counted optimizer steps, output and the time since the start count.
-
-        Args:
-            output_ns: When a worker wrote output last; None: never, or unknown.
-            now: The time of a look that has found nothing missing; 0: there was none.
+        Before that, counted optimizer steps, output (last at `output_ns`) and the time since the start count. `now` is
+        the time of a look that has found nothing missing; 0: there was none.
         """
         if self.role.hang_after_ns is None and self.role.start_timeout_ns is None:
             return None
@@ -252,13 +232,9 @@ class Attempt:
         """Return which sign of life has been missing for too long (R15); None if none has.
 
         That is "start" without any progress or counted step within `start_timeout`, "progress" if a worker has made
-        none for `hang_after`, or "output", while no worker has ever reported progress, if there was neither output nor
-        a counted step for `hang_after`. As long as nothing at all was seen of it, `start_timeout` alone counts, if the
-        role has one.
-
-        Args:
-            now: The present time.
-            output_ns: When a worker wrote output last; None: never.
+        none for `hang_after`, or "output", while no worker has ever reported progress, if there was neither output
+        (last at `output_ns`) nor a counted step for `hang_after`. As long as nothing at all was seen of it,
+        `start_timeout` alone counts, if the role has one.
         """
         role = self.role
         has_begun = self.signs or self.counted_ns
@@ -276,9 +252,6 @@ class Attempt:
         With progress reports, that is the oldest last report of a worker. Without them it is the last output or, if
         later, the oldest last counted step of a worker: a script may evaluate for long and print all the while, or step
         and print nothing.
-
-        Args:
-            output_ns: When a worker wrote output last; None: never, or unknown.
         """
         if self.signs:
             return min(self.signs.values())
@@ -304,13 +277,7 @@ def first_date(attempts: Iterable[Attempt]) -> int | None:
 
 
 def exit_event(order: StartReplica, failure: io.WorkerExited | None, suspended: bool = False) -> ev.ReplicaExited:
-    """Return the event that reports how an attempt ended.
-
-    Args:
-        order: The order that started it.
-        failure: The end of the worker that failed first; None: all succeeded.
-        suspended: Other workers of the attempt wait in place for its next one.
-    """
+    """Return the event that reports how an attempt ended: with the first `failure`, or None if all succeeded."""
     if failure is None:
         return ev.ReplicaExited(order.replica, order.attempt)
     signal = failure.signal
@@ -325,12 +292,8 @@ def exit_event(order: StartReplica, failure: io.WorkerExited | None, suspended: 
 def name_culprit(failure: io.WorkerExited | None, steps: Mapping[int, int]) -> io.WorkerExited | None:
     """Return the failure of an attempt, in the name of the worker that hangs, if a worker's collective timed out (R15).
 
-    That is the worker that is furthest behind, if it is behind the one that failed. Any other failure is returned as it
-    is.
-
-    Args:
-        failure: The end of the worker that failed first; None: all succeeded.
-        steps: The last step of each local rank.
+    That is the worker that is furthest behind by `steps` (of each local rank), if it is behind the one that failed. Any
+    other failure is returned as it is.
     """
     if failure is None or failure.cause != "collective_timeout" or failure.local_rank not in steps:
         return failure

@@ -25,17 +25,7 @@ def take_heartbeat(agent: Agent, now: int) -> msg.Heartbeat | None:
 
 
 def catch_up(agent: Agent, replica: ReplicaId, number: int, step: int, now: int) -> None:
-    """Record that every worker of an attempt has reached `step`; report nothing.
-
-    Do nothing if the attempt is not the latest of the replica on the agent's node.
-
-    Args:
-        agent: The agent.
-        replica: The replica.
-        number: The number of the attempt.
-        step: The step that the simulator has computed.
-        now: The present time; a new step counts as progress at that time.
-    """
+    """Record that all workers of the replica's latest attempt have reached `step` just now; report nothing."""
     attempt = agent.attempts.get(replica)
     if attempt is not None and attempt.order.attempt == number:
         for local_rank in range(attempt.role.procs):
@@ -45,14 +35,9 @@ def catch_up(agent: Agent, replica: ReplicaId, number: int, step: int, now: int)
 def reports_at_once(agent: Agent, replica: ReplicaId, until: int, gap_ns: int | None = None) -> bool:
     """Return whether the agent would report each step of a replica without delay, so that reports may be skipped.
 
-    An agent limits its reports, so that a step that comes too soon is reported later. The attempt has to run without
-    anything pending, and the agent has to be connected; otherwise the answer is False.
-
-    Args:
-        agent: The agent.
-        replica: The replica; its latest attempt is meant.
-        until: The end of the time in which reports are skipped (ns).
-        gap_ns: The time between two reports; None: the time from the last report to `until`.
+    An agent limits its reports, so that a step that comes too soon is reported later. The latest attempt has to run
+    without anything pending, and the agent has to be connected. Reports are skipped up to `until` (ns). `gap_ns` is the
+    time between two reports; None: the time from the last report to `until`.
     """
     attempt = agent.attempts.get(replica)
     if attempt is None or not agent.is_connected or not attempt.is_undisturbed:

@@ -80,10 +80,7 @@ class Lease:
         self.outage_since_ns = self.refused_ns = None
 
     def refused(self, now: int, is_local: bool = True) -> None:
-        """Record that a connection was refused, which extends the lease if it was on this host (`is_local`).
-
-        Only there does a refusal prove that no controller runs. Any other one is ignored.
-        """
+        """Extend the lease after a refusal on this host (`is_local`): elsewhere it does not prove an outage."""
         if not is_local:
             return
         if self.outage_since_ns is None:
@@ -114,13 +111,8 @@ class Lease:
     def renew(self, now: int, round_trip_ns: int) -> int | None:
         """Renew the lease as if each heartbeat that could be sent and answered by `now` had been, for a simulator.
 
-        Args:
-            now: The present time.
-            round_trip_ns: The time from the sending of a heartbeat to its answer. The controller answers in the middle
-                of it, on the clock that both share in a simulator.
-
-        Returns:
-            When the last of these heartbeats was sent; None if there was none.
+        The controller answers in the middle of `round_trip_ns`, on the clock that both share in a simulator. Return
+        when the last of these heartbeats was sent; None if there was none.
         """
         beat, period = self.beat_at_ns, self._options.heartbeat_ns
         if beat is None or beat + round_trip_ns > now:

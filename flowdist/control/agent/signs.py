@@ -51,16 +51,7 @@ def progressed(
 
 
 def note_signs(attempt: Attempt, seen: io.SignsSeen, now: int, report: Reporter) -> None:
-    """Handle the driver's answer to LookForSigns: report that the attempt has stalled or lives again (R15).
-
-    The time of the next look is set. An attempt with an order to stop is left as it is.
-
-    Args:
-        attempt: The attempt.
-        seen: The answer.
-        now: The present time.
-        report: Sends an event to the controller.
-    """
+    """Handle the driver's answer to LookForSigns: report a stall or revival (R15), and set the next look."""
     if attempt.stop_grace_ns is not None:
         return
     output_ns = seen.output_ns
@@ -86,10 +77,7 @@ def _revive(attempt: Attempt, report: Reporter) -> None:
 
 
 def tell_workers(attempt: Attempt, order: TellPeers | AskStep | StopAtStep, report: Reporter) -> list[io.AgentOutput]:
-    """Return the outputs by which the driver passes an order of the controller on to the workers of the attempt.
-
-    While the workers are still starting, AskStep is answered to the controller at once: there is no step.
-    """
+    """Return the outputs that pass an order on to the workers; AskStep to starting ones is answered here."""
     if isinstance(order, TellPeers):
         return [io.WritePeers(order.replica, order.attempt, order.addresses)]
     attempt.is_noticed = True
@@ -124,10 +112,7 @@ def _plan_report(attempt: Attempt, now: int, heartbeat_ns: int, report: Reporter
 
 
 def _plan_spent(attempt: Attempt, now: int, heartbeat_ns: int, report: Reporter) -> None:
-    """Report the time spent on saving or restoring with the next step, or set the time to do so, as for steps.
-
-    Before the first step it waits: the report of that step comes at once, and takes it along.
-    """
+    """Report the time spent on saving or restoring with the next step, or set the time to do so, as for steps."""
     if attempt.spent == attempt.spent_reported or attempt.report_at_ns is not None:
         return
     since = now if attempt.reported_ns is None else attempt.reported_ns
@@ -154,10 +139,7 @@ def _report_spent(attempt: Attempt, report: Reporter) -> None:
 
 
 def report_gap_ns(attempt: Attempt, now: int, heartbeat_ns: int) -> int:
-    """Return the least time (ns) between two step reports: a heartbeat, or a hundredth of the attempt's age.
-
-    The longer of the two applies.
-    """
+    """Return the least time (ns) between two step reports: a heartbeat, or a hundredth of its age if longer."""
     return max(heartbeat_ns, (now - attempt.started_ns) // 100)
 
 
@@ -180,11 +162,6 @@ def resend(attempt: Attempt, now: int, report: Reporter) -> None:
     spent on saving and restoring, the step, checkpoints that were offered and not answered, a stall, that all workers
     are in elastic code, that a worker outlives SIGKILL, that all have left the world at the agreed step. What is not
     the case is not sent.
-
-    Args:
-        attempt: The attempt.
-        now: The time on the agent's clock (ns), which the step report is dated with.
-        report: Sends an event to the controller.
     """
     key = (attempt.order.replica, attempt.order.attempt)
     attempt.spent_reported = {}
@@ -204,10 +181,7 @@ def resend(attempt: Attempt, now: int, report: Reporter) -> None:
 
 
 def note_gpu(bad: dict[int, str], event: io.GpuFaulted, node: NodeName, report: Reporter) -> None:
-    """Report an error of a GPU, and add the GPU to `bad` if it is of no use after this error.
-
-    A GPU that is in `bad` stays there, with its first reason, and is not reported again: each join names it.
-    """
+    """Report an error of a GPU, and add it to `bad` if it is of no use any more; one in `bad` is not reported again."""
     if event.gpu in bad:
         return
     if is_bad(event.xid):
@@ -216,10 +190,7 @@ def note_gpu(bad: dict[int, str], event: io.GpuFaulted, node: NodeName, report: 
 
 
 def check_ready(attempt: Attempt, report: Reporter) -> None:
-    """Turn a running attempt to "ready" and report that, once it has passed its readiness check.
-
-    The check is a probe by the driver, or each worker calls ready(). An attempt without a check never becomes ready.
-    """
+    """Turn a running attempt to "ready" and report that, once the driver's probe or all ready() have passed."""
     ready = attempt.role.ready
     if attempt.phase != "running" or ready is None:
         return

@@ -53,13 +53,7 @@ from flowdist.control.protocol.messages import Reporter
 
 
 def note_elastic(attempt: Attempt, event: io.WorkerElastic, report: Reporter) -> bool:
-    """Record that a worker has entered elastic code, or is about to leave it for good.
-
-    When all workers are inside, that is reported to the controller.
-
-    Returns:
-        Whether the worker was ordered to leave its generation and never will, so that the attempt has to be ended.
-    """
+    """Record and report that a worker enters or leaves elastic code; return True if it can't leave in place."""
     if event.inside:
         attempt.elastic_ranks[event.local_rank] = None
         check_elastic(attempt, report)
@@ -78,10 +72,7 @@ def check_elastic(attempt: Attempt, report: Reporter) -> None:
 
 
 def find_obstacle(attempts: dict[ReplicaId, Attempt], order: StartReplica) -> Attempt | None:
-    """Return an attempt because of which an order to start has to be refused; None if the start may be carried out.
-
-    That is an earlier attempt of the replica that still runs, or any dismissed attempt that has not ended.
-    """
+    """Return an attempt that has to end before the start: an earlier one that runs, or a dismissed one; else None."""
     before = attempts.get(order.replica)
     if before is not None and not before.is_over and (before.phase != "suspended" or before.is_dismissed):
         return before

@@ -33,12 +33,7 @@ class FailureDetector:
     """Failure detector of all nodes of a job. Times are on the controller's clock, in ns.
 
     A heartbeat only writes down a time. The heap may hold an earlier deadline of the node, which is corrected when it
-    comes to the top: heartbeats are frequent, deadlines that matter are rare.
-
-    Args:
-        silent_after_ns: Time without a heartbeat after which a node is silent (`JobOptions`).
-        suspect_after_ns: Time without a heartbeat after which a node is suspected, not longer (`JobOptions`).
-        heartbeat_ns: Time from an answer to the next heartbeat that a node sends (`JobOptions`).
+    comes to the top: heartbeats are frequent, deadlines that matter are rare. The arguments are those of `JobOptions`.
     """
 
     def __init__(self, silent_after_ns: int, suspect_after_ns: int, heartbeat_ns: int) -> None:
@@ -54,12 +49,9 @@ class FailureDetector:
     def watch(self, node: NodeName, now: int, patience_ns: int = 0) -> None:
         """Begin to watch a node, or begin anew, as if it had sent a heartbeat now.
 
-        Args:
-            node: The node.
-            now: The present time.
-            patience_ns: 0 for a node that has joined. A controller that takes over passes the time that it waits for
-                the first heartbeat of a node, if that is longer than usual. Such a node is suspected from the
-                beginning, without an event.
+        `patience_ns` is 0 for a node that has joined. A controller that takes over passes the time that it waits for
+        the first heartbeat of a node, if that is longer than usual. Such a node is suspected from the beginning,
+        without an event.
         """
         self._silent.pop(node, None)
         self._suspected.pop(node, None)
@@ -80,12 +72,8 @@ class FailureDetector:
         """Record a heartbeat that arrives at `now`. Return NodeHeard if the node was suspected or silent, else nothing.
 
         A silent node stays silent, and a node that was never watched stays so: both have to join first. A suspected one
-        stays so if the heartbeat is not fresh.
-
-        Args:
-            node: The node that has sent it.
-            now: The present time.
-            answered_ns: When the controller gave the last answer that the node had when it sent the heartbeat.
+        stays so if the heartbeat is not fresh: `answered_ns` is the time of the last answer that the node had when it
+        sent it.
         """
         if node in self._silent:
             return [NodeHeard(node)]
@@ -109,11 +97,7 @@ class FailureDetector:
         return node in self._until_ns and node not in self._suspected
 
     def expire(self, now: int) -> list[NodeSuspected | NodeSilent]:
-        """Record each node whose deadline has come by `now` as suspected, or as silent if it was suspected already.
-
-        Returns:
-            One event for each such change, in the order of time. Each change is returned once.
-        """
+        """Record each node whose deadline has come as suspected or silent; return one event for each, by time."""
         found: list[NodeSuspected | NodeSilent] = []
         while (due := self.deadline()) is not None and due <= now:
             _, node = heapq.heappop(self._heap)
@@ -157,9 +141,6 @@ class FailureDetector:
         return None
 
     def deadline_of(self, nodes: Iterable[NodeName]) -> int | None:
-        """Return when to call `expire` next if these were all nodes; None if none of them is watched.
-
-        For a simulator that computes the heartbeats of all other nodes.
-        """
+        """Return when to call `expire` for these nodes alone, for a simulator; None if none is watched."""
         times = [self._due(node) for node in nodes if node in self._until_ns]
         return min(times, default=None)

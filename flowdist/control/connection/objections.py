@@ -37,10 +37,7 @@ PHASES = frozenset(("starting", "running", "ready", "suspended", "stopped", "exi
 def objection(message: ToController, job: JobState, sender: NodeName | None = None) -> str:
     """Return why a message must not be recorded; empty if there is no reason.
 
-    Args:
-        message: A message whose types are right.
-        job: The state of the job, which the message has not changed yet.
-        sender: The node that the connection belongs to, on another host. None: a process of the controller's host.
+    `sender` is the node, on another host, that the connection belongs to. None: a process of the controller's host.
     """
     return next(_objections(message, job, sender), "")
 
@@ -48,10 +45,7 @@ def objection(message: ToController, job: JobState, sender: NodeName | None = No
 def objection_to_proof(node: NodeName, incarnation: int, sender: NodeName | None = None) -> str:
     """Return why a proof of the death of a node's processes must not be recorded; empty if there is no reason.
 
-    Args:
-        node: The node whose processes are said to be dead.
-        incarnation: The last incarnation of its agent that the sender knows of.
-        sender: As for `objection`.
+    `incarnation` is the last of its agent that the sender knows of; `sender` is as for `objection`.
     """
     found = (*_of_sender(node, sender), *_of_incarnation(incarnation))
     return next(iter(found), "")

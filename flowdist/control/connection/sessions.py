@@ -12,7 +12,7 @@ says, must not decide how much memory that takes.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container
 from typing import TypeVar, assert_never
 
 import msgspec
@@ -29,9 +29,7 @@ from flowdist.control.protocol.events import (
     NodeJoined,
     NodeLeft,
     NodePreempted,
-    NodeSilent,
     NodeStandsStill,
-    NodeSuspected,
     ReplicaExited,
     ReplicaStartsCold,
     StoreLost,
@@ -62,41 +60,32 @@ class Received(msgspec.Struct, frozen=True):
 
 
 class Sessions:
-    """The controller's side of the connections to all agents: their incarnations, and the failure detector.
+    """The controller's side of the connections to all agents: their incarnations, and the failure `detector`.
 
-    Args:
-        options: The timeouts of the job.
-        epoch: The number of this controller among those of the job. Every message to agents carries it, and an agent
-            refuses a lower one than it has seen (R21). `take_over` sets it anew.
+    Every message to agents carries `epoch`, the number of this controller among those of the job; an agent refuses a
+    lower one than it has seen (R21). `take_over` sets it anew.
     """
 
     def __init__(self, options: JobOptions, epoch: int = 1) -> None:
         self.epoch = epoch
         self._options = options
-        self._detector = FailureDetector(options.silent_after_ns, options.suspect_after_ns, options.heartbeat_ns)
+        self.detector = FailureDetector(options.silent_after_ns, options.suspect_after_ns, options.heartbeat_ns)
         self._incarnations: dict[NodeName, int] = {}
 
     def take_over(self, job: JobState, now: int, far: Container[NodeName] = ()) -> ControllerStarted:
-        """Begin a new epoch after a restart from the journal, and watch every node that was up.
+        """Begin a new epoch after a restart, watch every node that was up, and return the event to handle.
 
         Such a node counts as up for as long as its agent may keep its workers without a controller: the longer of the
         lease and `controller_outage`, plus the margin. Until then nothing that ran there is placed elsewhere (R21).
-
-        Args:
-            job: The state that was rebuilt from the journal.
-            now: The present time, in ns since the start of the job.
-            far: Nodes on other hosts, which count as up for the lease plus the margin alone: a refused connection
-                proves nothing to their agents, so they fence when their present lease is over.
-
-        Returns:
-            The event that the caller has to pass to the controller.
+        Nodes on other hosts (`far`) count as up for the lease plus the margin alone: a refused connection proves
+        nothing to their agents, so they fence when their present lease is over.
         """
         self.epoch = job.epoch + 1
         for name, node in job.nodes.items():
             self._incarnations[name] = node.incarnation
             if node.usable:
                 kept_ns = self._options.lease_ns if name in far else self._options.controller_outage_ns
-                self._detector.watch(name, now, kept_ns + self._options.lease_margin_ns)
+                self.detector.watch(name, now, kept_ns + self._options.lease_margin_ns)
         return ControllerStarted(self.epoch)
 
     def hear(self, message: ToController, now: int) -> Received:
@@ -111,17 +100,15 @@ class Sessions:
             return Received()
         match message:
             case Report():
-                return (
-                    Received((), (with_short_text(message.event),)) if self._detector.is_watched(node) else Received()
-                )
+                return Received((), (with_short_text(message.event),)) if self.detector.is_watched(node) else Received()
             case Heartbeat():
-                heard = tuple(self._detector.heard(node, now, message.answered_ns))
-                if self._detector.is_watched(node):
+                heard = tuple(self.detector.heard(node, now, message.answered_ns))
+                if self.detector.is_watched(node):
                     return Received((Acked(self.epoch, message.incarnation, message.sent_ns, now),), heard)
                 return Received((Rejoin(self.epoch, message.incarnation),), heard)
             case Join():
                 self._incarnations[node] = message.incarnation
-                self._detector.watch(node, now)
+                self.detector.watch(node, now)
                 spec, address, items = message.spec, message.address, with_short_texts(message.inventory)
                 bad_gpus = tuple((gpu, cut(reason, GPU_TEXT_MAX)) for gpu, reason in message.bad_gpus)
                 news = (items, message.is_warming, bad_gpus)
@@ -130,7 +117,7 @@ class Sessions:
             case Preempted():
                 return Received((), (NodePreempted(node, message.notice_ns),))
             case Leave():
-                self._detector.forget(node)
+                self.detector.forget(node)
                 return Received((), (NodeLeft(node),))
             case _:
                 assert_never(message)
@@ -143,57 +130,22 @@ class Sessions:
         """Return the message that tells the agent of the node that the job is over, for the driver to send."""
         return Dismissed(self.epoch, self._incarnations.get(node, 0))
 
-    def note_heartbeat(self, node: NodeName, at: int) -> None:
-        """Record the last of some heartbeats that a simulator did not play: it arrived at `at` (ns), and was fresh.
-
-        Any event that follows from it is dropped: call this for nodes with `is_heard` only.
-        """
-        self._detector.heard(node, at, at)
-
     def note(self, event: Event) -> None:
-        """Take notice of an event that another part than an agent passes to the controller.
-
-        NodeGone ends the watch on its node; other events change nothing here.
-        """
+        """End the watch on the node of a NodeGone; other events that are not from agents change nothing."""
         if type(event) is NodeGone:
-            self._detector.forget(event.node)
+            self.detector.forget(event.node)
 
     def gone(self, node: NodeName, incarnation: int, cause: str) -> tuple[NodeGone, ...]:
         """Stop watching a node whose death its guardian has proven (DeathProof), and return the event that says so.
 
-        Args:
-            node: The node, on another host.
-            incarnation: That of the last agent that the guardian knows of.
-            cause: How the agent ended.
-
-        Returns:
-            One event for the controller to handle. Nothing if a later incarnation has joined: the proof is late (R20).
+        `incarnation` is that of the last agent that the guardian knows of, and `cause` how it ended. Nothing is
+        returned if a later incarnation has joined: the proof is late (R20).
         """
         if incarnation < self._incarnations.get(node, 0):
             return ()
         event = NodeGone(node, cut(cause))
         self.note(event)
         return (event,)
-
-    def is_watched(self, node: NodeName) -> bool:
-        """Return whether the node is watched: it has joined, and has not left or been lost since."""
-        return self._detector.is_watched(node)
-
-    def is_heard(self, node: NodeName) -> bool:
-        """Return whether the node is watched and not suspected, so that its next heartbeat leads to no event."""
-        return self._detector.is_heard(node)
-
-    def expire(self, now: int) -> list[NodeSuspected | NodeSilent]:
-        """Return an event for each node that has become suspected or silent by `now`: see `FailureDetector.expire`."""
-        return self._detector.expire(now)
-
-    def deadline(self) -> int | None:
-        """Return when to call `expire` next; None if no node is watched."""
-        return self._detector.deadline()
-
-    def deadline_of(self, nodes: Iterable[NodeName]) -> int | None:
-        """Return when to call `expire` next if these were all nodes: see `FailureDetector.deadline_of`."""
-        return self._detector.deadline_of(nodes)
 
 
 TEXT_MAX = 500  # characters

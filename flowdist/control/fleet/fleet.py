@@ -49,13 +49,7 @@ FAILURES_MAX = 6  # members in a row that never joined, without any that has: th
 
 
 class Fleet:
-    """The members of one job.
-
-    Args:
-        pools: The pools of the job.
-        sizes: By role, the largest number of its replicas.
-        state: What an earlier driver has saved; None: there is none.
-    """
+    """The members of one job, whose roles have these largest `sizes`; `state` is that of an earlier driver."""
 
     def __init__(self, pools: Sequence[Pool], sizes: Mapping[str, int], state: FleetState | None = None) -> None:
         self._pools, self._sizes = pools, sizes
@@ -64,13 +58,7 @@ class Fleet:
             self.state.pools.setdefault(pool.name, PoolState())
 
     def look(self, job: JobSeen, seen: Mapping[str, Seen], now: int) -> list[Order]:
-        """Return the orders that follow from what is seen now.
-
-        Args:
-            job: The job.
-            seen: By member, what the engine shows. A member that is missing here is left as it is.
-            now: Time of the job in ns.
-        """
+        """Return the orders that follow from what the engine shows; a member that is missing is left alone."""
         nodes = _nodes_by_member(job.nodes)
         orders: list[Order] = []
         for member in self.state.members:
@@ -170,7 +158,6 @@ class Fleet:
             self.state.avoided[member.host] = now + AVOID_NS
 
     def _lost(self, member: Member, node: NodeSeen, now: int) -> Iterator[Order]:
-        """Give up a member whose node is lost, and avoid its host."""
         why = f"{node.node} is lost" + (f" ({node.lost_because})" if node.lost_because else "")
         self._avoid(member, now)
         self._end(member, why, now, has_failed=False)
@@ -223,7 +210,6 @@ class Fleet:
         return max(0, min(max(needed, low), pool.max_members) - state.unwanted)
 
     def _submit(self, pool: Pool, now: int) -> Submit:
-        """Add a member to the pool, and return the order to submit it."""
         self.state.avoided = {host: until for host, until in self.state.avoided.items() if until > now}
         self.state.number += 1
         member = Member(f"m{self.state.number}", pool.name, tuple(sorted(self.state.avoided)))

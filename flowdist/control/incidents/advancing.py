@@ -15,11 +15,7 @@ from flowdist.control.protocol.ids import NodeName, WorldName
 
 
 def advance(job: JobState, names: Iterable[WorldName]) -> None:
-    """Advance the open incidents of these worlds, and reset those of the worlds that retire and have stopped.
-
-    Each round of settling calls this with the worlds that have changed. A world without an incident that does not
-    retire is left as it is.
-    """
+    """Advance the open incidents of these worlds, which have changed, and reset those that retire and have stopped."""
     changed: dict[int, list[WorldName]] = {}
     for name in names:
         world = job.worlds[name]
@@ -35,17 +31,11 @@ def _advance_incident(job: JobState, incident: Incident, changed: list[WorldName
     """Advance one open incident: let its restart set start, or close the incident.
 
     Failures that wait for the last steps of their world are judged as soon as the world has stopped. In the phase
-    "stopping", wait until no replica of the restart set is live and no deferred failure blocks a restart.
-    Then judge the failures that are still deferred, and turn to the phase "starting" (R6). In the phase "starting",
-    reset each changed world that has stopped, and close the incident when all of its worlds are settled.
-
-    `incident.awaited` has the worlds that are still waited for. Only its first one is looked at, so that an event costs
-    the same in an incident of ten worlds and of thousands.
-
-    Args:
-        job: The state.
-        incident: The incident.
-        changed: The worlds of the incident that have changed since the last call.
+    "stopping", wait until no replica of the restart set is live and no deferred failure blocks a restart. Then judge
+    the failures that are still deferred, and turn to the phase "starting" (R6). In the phase "starting", reset each
+    changed world that has stopped, and close the incident when all of its worlds are settled. `incident.awaited` has
+    the worlds that are still waited for. Only its first one is looked at, so that an event costs the same in an
+    incident of ten worlds and of thousands.
     """
     if any(each.awaits_steps for each in incident.deferred):
         conclude_resolved(job, incident)
@@ -73,8 +63,7 @@ def _advance_incident(job: JobState, incident: Incident, changed: list[WorldName
 def _reset_if_gone(job: JobState, world: World) -> None:
     """Reset a stopping world in which nothing is live, so that it waits again, or ends if it retires for good.
 
-    A world in another phase, or with a live replica, is left as it is. The store of the world is closed. Each replica
-    that has to leave its node, or whose world retires, loses its seat.
+    The store of the world is closed. Each replica that has to leave its node, or whose world retires, loses its seat.
     """
     if world.phase != "stopping" or world.live:
         return
@@ -94,11 +83,7 @@ def _reset_if_gone(job: JobState, world: World) -> None:
 
 
 def _loses_its_seat(job: JobState, replica: Replica, name: NodeName | None) -> bool:
-    """Return whether the replica has to leave its node before it starts again.
-
-    That is so if the node `name` is unusable, drained or preempted, if a GPU of the replica is bad, or if the replica
-    has failed too often there and another node has room (R22). None: it has no seat to lose.
-    """
+    """Return whether the replica has to leave node `name` (None: no seat to lose) before it starts again (R22)."""
     if name is None:
         return False
     node = job.nodes[name]

@@ -26,13 +26,8 @@ def set_backoff(job: JobState, role: Role, incident: Incident, own: Incident) ->
     """Make an incident wait for the back-off of the budget that pays, and advance the role's back-off step (R10, R11).
 
     The wait counts from the failure, not from its judgement, which may come later: no deadline is set if the wait is
-    over already. If the incident waits longer for another failure, that wait stays.
-
-    Args:
-        job: The state.
-        role: The role that pays. It has a restart policy.
-        incident: The incident that has to wait.
-        own: The incident that the failure opened, with the level of the budget that pays.
+    over already. If the incident waits longer for another failure, that wait stays. `own` is the incident that the
+    failure opened, with the level of the budget.
     """
     assert role.spec.restart is not None, f"{role.spec.name} counts without a policy"
     policy = role.spec.restart.chain()[own.level]

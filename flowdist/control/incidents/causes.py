@@ -24,10 +24,7 @@ LOSS_KINDS: frozenset[str] = frozenset({"node_lost", "unkillable"})
 
 
 def note_lost(job: JobState, incident: Incident, lost: dict[ReplicaId, str]) -> None:
-    """Record, in the incident and in their roles, that these replicas failed or were lost in it.
-
-    `lost` says for each replica how, in words. The words of a replica that is recorded already stay.
-    """
+    """Record in the incident and their roles how these replicas, if not recorded yet, failed or were lost in it."""
     for replica, why in lost.items():
         incident.lost.setdefault(replica, why)
     for name in dict.fromkeys(replica.role for replica in lost):
@@ -77,10 +74,7 @@ def follows_from_loss(job: JobState, failure: Failure) -> bool:
 
 
 def _was_lost(job: JobState, replica: Replica, role: Role, since: int) -> bool:
-    """Return whether a world of the role has lost a member with its node since the time `since` (ns).
-
-    Incidents up to the last one that restarted `replica` do not count.
-    """
+    """Return whether a world of the role has lost a member since then (ns), after `replica` was restarted last."""
     for number in reversed(role.lost_in):
         incident = job.incident(number)
         if incident.opened_ns < since or replica.id in incident.restarted:
@@ -91,10 +85,7 @@ def _was_lost(job: JobState, replica: Replica, role: Role, since: int) -> bool:
 
 
 def dependents_of(job: JobState, incident: Incident) -> set[str]:
-    """Return the names of the roles that depend on a role of which a replica failed or was lost in the incident.
-
-    Roles that depend on it over several gates are included.
-    """
+    """Return the names of the roles that depend, over any number of gates, on a role that failed or was lost in it."""
     lost = {replica.role for replica in incident.lost}
     if not any(job.roles[name].dependents for name in lost):
         return set()
@@ -109,11 +100,6 @@ def refund_dependents(job: JobState, incident: Incident, dependents: Set[str]) -
 
     This is the only decision that is ever undone. A dependent may be reported, judged and running again some
     milliseconds after its failure. To wait for the end of the window instead would delay each of its restarts by 2 s.
-
-    Args:
-        job: The state.
-        incident: The incident of the upstream role, which has just opened.
-        dependents: The names of the roles that depend on it.
     """
     since = job.now - job.graph.options.cause_window_ns
     recent = list(takewhile(lambda other: other.opened_ns >= since, reversed(job.incidents)))

@@ -44,10 +44,7 @@ def closure(job: JobState, seeds: list[WorldName]) -> dict[WorldName, None]:
 
 
 def followers(job: JobState, role: Role) -> list[str]:
-    """Return the names of the roles of which every world restarts when a replica of `role` does.
-
-    These are the roles of its domain, itself included, and its dependents whose gate says `on_restart="restart"`.
-    """
+    """Return the names of the roles of which every world restarts with `role`: its domain, and "restart" dependents."""
     domain = job.graph.domain_of(role.spec.name)
     names = list(domain.roles) if domain else []
     return names + [name for name, gate in role.dependents if gate.on_restart == "restart"]

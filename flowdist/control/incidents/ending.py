@@ -27,14 +27,8 @@ def begin_ending(
     """Decide that the job ends, and notify the user; do nothing if that is decided already.
 
     Every open incident is closed, and all deadlines and notices are dropped. Nothing is stopped here: `settle_ending`
-    does that afterwards.
-
-    Args:
-        job: The state.
-        outcome: The outcome of the job.
-        reason: The reason in words; may be empty.
-        failed: The name of the role that the job fails for; None: no role.
-        replicas: The replicas whose failure ends the job.
+    does that afterwards. `failed` is the role that the job fails for, if any, and `replicas` those whose failure ends
+    it.
     """
     if job.ending is not None:
         return
@@ -59,10 +53,7 @@ def begin_ending(
 
 
 def hurry(job: JobState) -> None:
-    """Order every replica that is live to be killed without grace, although it may have an order to stop already.
-
-    The operator cancels at once, or for a second time. Roles no longer wait for those that depend on them to stop.
-    """
+    """Order every live replica to be killed without grace, in any order of roles, also one that is stopping already."""
     job.ending_at_once = True
     for replica in job.replicas.values():
         stop(job, replica, 0, again=True)
@@ -71,12 +62,9 @@ def hurry(job: JobState) -> None:
 def stop(job: JobState, replica: Replica, grace_ns: int, *, again: bool = False, in_place: bool = False) -> None:
     """Set a replica to "stopping" and send its agent the order; do nothing if it does not run, or stops already.
 
-    Args:
-        job: The state.
-        replica: The replica.
-        grace_ns: Time between SIGTERM and SIGKILL; 0: SIGKILL at once.
-        again: Repeat the order, with this grace, to a replica that has it already.
-        in_place: The workers leave their generation and wait for the next one, instead of ending.
+    `grace_ns` is the time between SIGTERM and SIGKILL; 0: SIGKILL at once. `again` repeats the order, with this grace,
+    to a replica that has it already. `in_place`: the workers leave their generation and wait for the next one, instead
+    of ending.
     """
     if not (replica.is_up or (again and replica.is_live)):
         return
@@ -108,10 +96,7 @@ def settle_ending(job: JobState) -> None:
 
 
 def _end_suspended(job: JobState, replica: Replica) -> None:
-    """Order the suspended workers of a replica to be killed, and set the replica to "stopping".
-
-    As such it counts as live, so that the job is not over before these workers have ended (R18).
-    """
+    """Order the suspended workers of a replica to be killed: as "stopping" it is live, so the job is not over (R18)."""
     del job.suspended[replica.id]
     assert replica.node is not None
     job.turn(job.worlds[replica.world], "stopping")
@@ -128,30 +113,21 @@ def _grace(job: JobState, role: Role) -> int:
 
 
 def close_store(job: JobState, world: World) -> None:
-    """Order the store of the world's present generation to be closed, and forget it.
-
-    Callers make sure that no worker uses it any more. No order is sent if there is no store, or if its node is lost.
-    """
+    """Order the store of the world's present generation to be closed, and forget it. No worker may use it any more."""
     if world.store_node is not None and job.nodes[world.store_node].usable:
         job.emit(CloseStore(world.store_node, world.name, world.generation))
     forget_store(job, world)
 
 
 def forget_store(job: JobState, world: World) -> None:
-    """Forget the node and port of the world's store, without an order to close it.
-
-    Callers have sent that order already, or the store is dead or lost with its node.
-    """
+    """Forget the node and port of a store that is ordered to close, dead, or lost with its node."""
     if world.store_node is not None:
         job.nodes[world.store_node].stores.pop(world.name, None)
     world.store_node, world.store_port = None, None
 
 
 def _finish(job: JobState) -> None:
-    """Set the outcome of a job of which nothing is live any more, and emit `FinishJob` (R18).
-
-    Stores are closed and seats freed. Worlds and replicas that have not succeeded are ended.
-    """
+    """Close stores, free seats, and end a job of which nothing is live any more with `FinishJob` (R18)."""
     for world in job.worlds.values():
         close_store(job, world)
         world.incident = world.notice = None
@@ -169,10 +145,7 @@ def _finish(job: JobState) -> None:
 
 
 def judge_success(job: JobState, roles: Iterable[Role]) -> None:
-    """Record which of these roles have succeeded, and end the job when every primary task has (R18).
-
-    Roles that have an outcome already, and services, are left as they are.
-    """
+    """Record which of these roles have succeeded, and end the job when every primary task has (R18)."""
     done = [role for role in roles if role.outcome is None and role.spec.kind == "task" and _is_done(job, role)]
     for role in done:
         role.outcome = "succeeded"

@@ -56,10 +56,7 @@ def note_stalled(job: JobState, replica: Replica, event: ReplicaStalled) -> None
 
 
 def note_revived(job: JobState, replica: Replica) -> None:
-    """Record the report that a stalled replica shows a sign of life: it was slow, and does not hang.
-
-    If its world has not stalled any more, the deadline for `judge_hang` is dropped.
-    """
+    """Record that a stalled replica shows a sign of life; drop its world's hang deadline if it is stalled no more."""
     job.set_stalled(replica, "")
     if not _has_stalled(job.worlds[replica.world]):
         job.due.clear(Due("hang", replica.world))
@@ -102,10 +99,7 @@ def judge_hang(job: JobState, world: World) -> None:
 
 
 def _suspicion(replica: Replica) -> tuple[bool, bool, int, bool]:
-    """Return what makes a stalled replica more likely to hang than another: the one with the least value does.
-
-    A stall by progress or start comes before one by output.
-    """
+    """Return a sort key of a stalled replica: the one with the least hangs most likely, one without output last."""
     stands = replica.stalled_as in ("stopped", "zombie")
     return not stands, replica.stalled == "output", replica.step, replica.stalled_as != "uninterruptible"
 
@@ -135,15 +129,10 @@ def awaits_steps(job: JobState, failure: Failure) -> bool:
 def name_culprit(job: JobState, incident: Incident, deferred: Deferred) -> Failure:
     """Return the failure to judge for a deferred one: that of the rank that hangs, if a collective timed out (R15).
 
-    The culprit is the member that is furthest behind, if it is behind the one that failed. Of equals it is one that
-    had to be stopped; of several such, none is blamed. A member that reported no step, or has succeeded, is not
-    considered. The incident that the failure has opened gets the name of the culprit; any other failure is returned as
-    it is.
-
-    Args:
-        job: The state. Nothing of the world is live.
-        incident: The open incident with the deferred failure.
-        deferred: The failure.
+    The culprit is the member that is furthest behind, if it is behind the one that failed. Of equals it is one that had
+    to be stopped; of several such, none is blamed. A member that reported no step, or has succeeded, is not considered.
+    The incident that the failure has opened gets the name of the culprit; any other failure is returned as it is.
+    Nothing of the world is live by then.
     """
     failure = deferred.failure
     replica = job.replicas[failure.replica]

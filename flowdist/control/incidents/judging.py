@@ -105,11 +105,7 @@ def _hand_over(job: JobState, left: Incident) -> None:
 
 
 def _verdict(job: JobState, failure: Failure, part_of: Incident | None) -> tuple[Verdict, list[NodeName]]:
-    """Return the verdict on a failure if none of its suspects is lost, and the suspects. Nothing is changed.
-
-    Without suspects the verdict is certain. `part_of` is the incident that the failure belongs to; None: it belongs to
-    none.
-    """
+    """Return the verdict on a failure, which is certain without suspects, and the suspects. Nothing is changed."""
     if failure.has_timed_out and job.worlds[job.replicas[failure.replica].world].hangs:
         return PEER_HANGS, []
     verdict = judge(job, failure, caused=part_of is not None)
@@ -124,10 +120,7 @@ def _verdict(job: JobState, failure: Failure, part_of: Incident | None) -> tuple
 
 
 def _may_be_excused(job: JobState, failure: Failure, verdict: Verdict) -> bool:
-    """Return whether an upstream role may still turn out to be the cause of a failure that fails the job (R7).
-
-    That is so within `cause_window` of the failure, if the job would fail because a budget is used up.
-    """
+    """Return whether an upstream role may yet turn out, within `cause_window`, to be why a budget is used up (R7)."""
     is_early = job.now < failure.at_ns + job.graph.options.cause_window_ns
     return is_early and verdict.action == "fail" and may_be_excused(job, verdict, failure)
 
@@ -143,15 +136,9 @@ def _defer(
     """Add a failure to those that are judged later, and stop what it blocks at once.
 
     That is the restart set if a budget is expected to pay for a restart, else the world of the failure alone. Without
-    an open incident `part_of` that it belongs to, the failure opens one.
-
-    Args:
-        job: The state.
-        failure: The failure.
-        part_of: The incident that caused it; None: none did.
-        verdict: The verdict if no suspect is lost.
-        suspects: The nodes that the judgement waits for; may be empty if it waits for something else.
-        may_be_peer: Another member of the world may hang; the world writes its stacks when it is stopped (R15).
+    an open incident `part_of` that it belongs to, the failure opens one. `verdict` is that if no suspect is lost;
+    `suspects` may be empty if the judgement waits for something else. `may_be_peer`: another member of the world may
+    hang; the world writes its stacks when it is stopped (R15).
     """
     is_final = verdict.action != "restart"
     awaits_upstream = _may_be_excused(job, failure, verdict)
@@ -182,11 +169,7 @@ def _defer(
 
 
 def _conclude(job: JobState, failure: Failure, part_of: Incident | None, verdict: Verdict) -> None:
-    """Carry out the verdict on a failure that is not deferred: end the job or the replica, or restart its scope.
-
-    A restart is part of the open incident `part_of`, or opens an incident. A failure that no incident caused counts
-    against its node (R22).
-    """
+    """Carry out the verdict on a failure that is not deferred, as part of an open incident or with a new one."""
     if part_of is None and not failure.world:
         blame(job, job.replicas[failure.replica], failure.kind, failure.at_ns)
     if verdict.action != "restart":
@@ -224,15 +207,9 @@ def _is_apart(incident: Incident, worlds: Iterable[WorldName]) -> bool:
 def _end(job: JobState, failure: Failure, verdict: Verdict, number: int, because: str = "") -> None:
     """Carry out a verdict after which the replica does not run again: fail the job, or end the replica ("ignore").
 
-    If a deferred failure of an earlier incident would fail the job as well, the job fails for that one (R18).
-
-    Args:
-        job: The state.
-        failure: The failure.
-        verdict: The verdict on it: "fail" or "ignore".
-        number: The number of its incident, or of the next one if it opened none.
-        because: What has made clear that no suspect is lost, in words for the user; empty if the failure was not
-            deferred.
+    If a deferred failure of an earlier incident would fail the job as well, the job fails for that one (R18). `number`
+    is that of its incident, or of the next one if it opened none. `because` says what has made clear that no suspect is
+    lost; empty if the failure was not deferred.
     """
     if verdict.action == "ignore":
         says = f"{because}: " if because else ""
@@ -249,20 +226,14 @@ def _end(job: JobState, failure: Failure, verdict: Verdict, number: int, because
 
 
 def judge_heard(job: JobState, event: NodeHeard) -> None:
-    """Remove a node, which the controller has heard from, from the suspects of every open incident.
-
-    Deferred failures that waited for this node alone are judged.
-    """
+    """Remove a node that was heard from the suspects of all open incidents; judge failures that waited for it alone."""
     for incident in job.open_incidents():
         if clear(job, incident, event.node, job.now if event.up_ns is None else event.up_ns):
             conclude_resolved(job, incident, f"{event.node} is heard again")
 
 
 def judge_answer(job: JobState, replica: Replica) -> None:
-    """Remove the node of an ended attempt from its incident's suspects, if it has answered by that.
-
-    Deferred failures that waited for this node alone are judged.
-    """
+    """Remove a node that answered by an attempt's end from its incident's suspects; judge what waited for it."""
     number = job.worlds[replica.world].incident
     if number is None or replica.node is None or replica.node not in job.incident(number).suspects:
         return
@@ -285,10 +256,7 @@ def judge_unanswered(job: JobState, incident: Incident) -> None:
 
 
 def conclude_resolved(job: JobState, incident: Incident, because: str = "") -> None:
-    """Judge the deferred failures of the incident, in order of time, up to the first that still has a suspect.
-
-    `because` says in words what has resolved them; it is shown to the user.
-    """
+    """Judge the deferred failures of the incident, in order of time, up to the first that still has a suspect."""
     conclude_deferred(
         job, incident, takewhile(lambda each: is_resolved(job, incident, each), incident.deferred), because
     )
@@ -298,13 +266,8 @@ def conclude_deferred(job: JobState, incident: Incident, resolved: Iterable[Defe
     """Remove failures from the deferred ones of the incident, and judge each as of the time at which it happened.
 
     A failure whose world has left the incident meanwhile is dropped. One of which an upstream may still turn out to be
-    the cause is deferred again. Once one of them ends the job, the rest is dropped.
-
-    Args:
-        job: The state.
-        incident: The incident.
-        resolved: The failures: the first of `incident.deferred`, in their order.
-        because: What has resolved them, in words for the user; may be empty.
+    the cause is deferred again. Once one of them ends the job, the rest is dropped. `resolved` are the first of
+    `incident.deferred`, in their order; `because` says what has resolved them, or nothing.
     """
     known = list(resolved)
     if not known:
@@ -335,11 +298,7 @@ def conclude_deferred(job: JobState, incident: Incident, resolved: Iterable[Defe
 def _restart_deferred(
     job: JobState, incident: Incident, deferred: Deferred, failure: Failure, verdict: Verdict, because: str
 ) -> None:
-    """Carry out the verdict "restart" on a deferred failure: add what it restarts to the incident.
-
-    If the verdict counts, a budget pays for the incident that the failure opened. `failure` is the deferred one, or
-    that of the culprit (R15).
-    """
+    """Add what a deferred failure (or its culprit, R15) restarts to the incident; a budget pays if it counts."""
     extend(job, incident, closure(job, scope_worlds(job, failure.replica, verdict.scope)))
     wait = ""
     if verdict.counted:
@@ -376,10 +335,7 @@ def judge_loss(job: JobState, loss: Loss) -> None:
 
 
 def _drop_followers(job: JobState, loss: Loss) -> dict[WorldName, None]:
-    """Drop the deferred failures that follow from the loss of a node, and the node as a suspect.
-
-    Return the worlds of the incidents of which the node was a suspect; empty if the loss is not that of a node.
-    """
+    """Drop what follows from the loss of a node, and it as a suspect; return the worlds it was suspected for."""
     worlds: dict[WorldName, None] = {}
     for incident in job.open_incidents():
         since = incident.suspects.pop(loss.node, None) if loss.node is not None else None
@@ -392,16 +348,7 @@ def _drop_followers(job: JobState, loss: Loss) -> dict[WorldName, None]:
 
 
 def _restart_lost(job: JobState, loss: Loss, lost: list[Failure], also: Iterable[WorldName]) -> None:
-    """Open the incident of a loss, unless a rule of a lost replica's role decides otherwise (R9).
-
-    A rule may fail the job, end its replica, or charge the incident to the role.
-
-    Args:
-        job: The state.
-        loss: The loss.
-        lost: The lost replicas that count, each as a failure.
-        also: More worlds that restart.
-    """
+    """Open the incident of a loss, with the worlds `also`, unless a rule of a lost role decides otherwise (R9)."""
     seeds = list(also)
     payer: str | None = None
     charged: Verdict | None = None

@@ -53,18 +53,8 @@ def open_incident(
     The incident counts as the cause of recent failures of roles that depend on its lost replicas (R7). A free incident
     counts in the row of its worlds, which may end the job (R8).
 
-    Args:
-        job: The state.
-        kind: A failure kind, or one of `rules.CHOSEN_KINDS`.
-        root: What failed, left or came: "trainer/0", "node1".
-        reason: What happened, in words.
-        because: What follows from that, and why, in words.
-        worlds: The restart set.
-        lost: Replicas that failed or were lost, and how.
-        payer: The role that pays, if the verdict counts.
-        verdict: The judgement; None if nothing failed, or if the failure is deferred.
-        deferred: A failure that is judged later.
-        suspects: The nodes that the judgement waits for.
+    `kind` is a failure kind, or one of `rules.CHOSEN_KINDS`; `root` is what failed, left or came: "trainer/0", "node1".
+    `payer` pays if the `verdict` counts, which is None if nothing failed, or if the failure is `deferred`.
     """
     incident = Incident(len(job.incidents) + 1, job.now, kind, root, reason)
     job.incidents.append(incident)
@@ -213,11 +203,7 @@ def leave_incident(job: JobState, world: World) -> None:
 
 
 def settled_result(job: JobState, incident: Incident) -> str:
-    """Return in words how an incident ends that waits for nothing more: "re-formed", unless that would not be true.
-
-    Replicas of a role that has its minimum may still wait for room, or nothing of the restart set is to run again.
-    Services alone have "recovered": they take no steps, and serve again.
-    """
+    """Return in words how a settled incident ends: "re-formed", unless replicas wait for room, end, or serve again."""
     worlds = [job.worlds[name] for name in incident.worlds]
     waiting = ", ".join(str(replica) for world in worlds if world.phase == "waiting" for replica in world.pool)
     if waiting:
@@ -231,16 +217,7 @@ def claim(job: JobState, incident: Incident, own: Incident, payer: str, verdict:
     """Make a role pay for the incident of its own failure, and set the back-off of the incident that waits (R7, R10).
 
     The incident counts against the budget from now on. It is charged when it closes; at once, if it has closed already.
-
-    Args:
-        job: The state.
-        incident: The open incident that has to wait. It is `own`, or an incident that has taken `own` in.
-        own: The incident that the failure opened.
-        payer: The name of the role.
-        verdict: The verdict on the failure, which counts.
-
-    Returns:
-        The back-off of `incident`, in ns; 0 if it need not wait any more.
+    `incident` is `own`, or one that has taken `own` in. Return its back-off in ns; 0 if it need not wait any more.
     """
     role = job.roles[payer]
     own.root_role, own.counted, own.level = payer, True, verdict.level
@@ -287,10 +264,7 @@ def charge(job: JobState, incident: Incident) -> None:
 
 
 def note_first_step(job: JobState, world: World) -> None:
-    """Record that a member of the world has reported a step; only the first report of a generation changes something.
-
-    It may be the last one that a closed incident has waited for, of which the user is notified then.
-    """
+    """Record that a member of the world has reported a step; only the first of a generation changes something."""
     if world.stepped_ns is not None:
         return
     world.stepped_ns = job.now
@@ -304,7 +278,6 @@ def note_first_step(job: JobState, world: World) -> None:
 
 
 def _await_first_steps(job: JobState, incident: Incident) -> None:
-    """Have an incident that has just closed wait for the first step of each of its worlds that runs."""
     for world in _task_worlds(job, incident):
         if world.phase == "running" and world.stepped_ns is None:
             world.unstepped_in = incident.number

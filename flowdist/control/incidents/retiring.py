@@ -36,13 +36,7 @@ def ignore(job: JobState, replica: Replica) -> None:
 
 
 def end_ignored(job: JobState, world: World, gate: str) -> None:
-    """End the waiting worlds of roles whose gate never opens; fail the job if one of them is a primary task (R9).
-
-    Args:
-        job: The state.
-        world: A world that waits; every waiting world of its roles ends.
-        gate: The upstream role that was ignored.
-    """
+    """End the waiting worlds of roles whose gate never opens; fail the job if one of them is a primary task (R9)."""
     names = ", ".join(world.roles)
     reason = f"{names} waits for {gate}, which was ignored and does not run again"
     roles = job.roles_of(world)
@@ -60,7 +54,6 @@ def end_ignored(job: JobState, world: World, gate: str) -> None:
 
 
 def _end_waiting(job: JobState, world: World) -> None:
-    """End a world that waits, with all of its replicas, and free their seats."""
     leave_incident(job, world)
     for replica in (job.replicas[name] for name in world.pool):
         job.set_phase(replica, "ended")
@@ -69,11 +62,7 @@ def _end_waiting(job: JobState, world: World) -> None:
 
 
 def retire(job: JobState, world: World, how: Literal["shrunk", "ended"], grace_ns: int) -> None:
-    """Stop a world, so that it ends for good ("ended"), or waits until the operator scales up again ("shrunk").
-
-    The world leaves its incident, and each running member gets an order to stop with the grace `grace_ns`. `advance`
-    ends or resets the world once none of its replicas is live.
-    """
+    """Stop a world; `advance` then ends it for good ("ended"), or lets it wait to be scaled up again ("shrunk")."""
     leave_incident(job, world)
     world.retiring = how
     for role in job.roles_of(world):

@@ -69,10 +69,7 @@ def note_suspected(job: JobState, name: NodeName) -> None:
 
 
 def note_heard(job: JobState, event: NodeHeard) -> None:
-    """Record a sign that a node is not lost, a heartbeat or a join: the node is not suspected any more.
-
-    The judgement of that fact then clears it of suspicion in the open incidents.
-    """
+    """Record a sign that a node is not lost, a heartbeat or a join: the node is not suspected any more."""
     job.suspected.pop(event.node, None)
     job.facts.append(event)
 
@@ -96,13 +93,8 @@ def clear(job: JobState, incident: Incident, name: NodeName, up_ns: int) -> bool
 def suspects_of(job: JobState, failure: Failure, verdict: Verdict, part_of: Incident | None) -> list[NodeName]:
     """Return the nodes that may have caused the failure by their loss, while it is not known whether they are lost.
 
-    Without any, the failure can be judged at once.
-
-    Args:
-        job: The state, in which the failure is recorded. It is not changed.
-        failure: A failure for which a budget, a role or the job would pay.
-        verdict: What follows if none of them is lost.
-        part_of: The open incident that the failure is part of, if any. Its nodes are suspects already.
+    Without any, the failure can be judged at once. The state has the failure already; `verdict` is what follows if none
+    of them is lost. Nodes of the open incident `part_of`, if any, are suspects already.
     """
     replica = job.replicas[failure.replica]
     rule = matching_rule(job.role_of(failure.replica).spec.restart, failure)
@@ -145,10 +137,7 @@ def _suspected_nodes(job: JobState, replica: Replica) -> list[NodeName]:
 
 
 def may_follow(job: JobState, replica: Replica, lost: Iterable[ReplicaId]) -> bool:
-    """Return whether the replica may fail because one of the `lost` replicas is lost.
-
-    That is so if the lost one is of the same world, or of an upstream role.
-    """
+    """Return whether the replica may fail because of one of the `lost`: of its world, or of an upstream role."""
     upstream = job.role_of(replica.id).upstream
     return any(job.replicas[other].world == replica.world or other.role in upstream for other in lost)
 
@@ -185,10 +174,7 @@ def defer(job: JobState, incident: Incident, deferred: Deferred, nodes: Iterable
 
 
 def take_over(job: JobState, incident: Incident, other: Incident) -> None:
-    """Add the deferred failures of the other incident, its suspects and its answer deadline to this one (R7, R8).
-
-    The caller closes `other` afterwards. Nothing happens if it has no deferred failure.
-    """
+    """Add the other incident's deferred failures, if any, its suspects and its answer deadline to this one (R7, R8)."""
     if not other.deferred:
         return
     since = sorted([*other.suspects.items(), *incident.suspects.items()], key=lambda item: item[1])
@@ -203,10 +189,7 @@ def take_over(job: JobState, incident: Incident, other: Incident) -> None:
 
 
 def drop(job: JobState, incident: Incident, deferred: Deferred, cause: str) -> None:
-    """Remove a deferred failure from the incident without a judgement, because `cause` (in words) has caused it.
-
-    The user is notified if the failure had opened an incident. With the last one, the suspects are forgotten.
-    """
+    """Remove a deferred failure that `cause` has caused; notify the user if it opened an incident."""
     incident.deferred.remove(deferred)
     if deferred.own is not None:
         own = job.incident(deferred.own)

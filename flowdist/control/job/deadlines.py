@@ -27,20 +27,14 @@ INCIDENT_DUES: tuple[What, ...] = ("answer", "backoff")  # named by the number o
 
 
 class Due(NamedTuple):
-    """Name of a deadline: `what` is due, and `name` is the incident number, world, role or replica that it belongs to.
-
-    `name` is empty for a deadline of the whole job.
-    """
+    """Name of a deadline: `what` is due for `name`, an incident, world, role or replica; empty: the whole job."""
 
     what: What
     name: str = ""
 
 
 class Deadlines:
-    """Mutable set of the deadlines of a job, each with its time in ns.
-
-    Two sets are equal if they have the same deadlines at the same times.
-    """
+    """Mutable set of the deadlines of a job, each with its time in ns."""
 
     def __init__(self) -> None:
         self._at: dict[Due, int] = {}
@@ -81,10 +75,7 @@ class Deadlines:
         self._at.pop(due, None)
 
     def not_before(self, ns: int) -> None:
-        """Move every deadline that is earlier than `ns` to `ns`.
-
-        A controller that takes over calls this: no deadline could be kept while no controller ran.
-        """
+        """Move earlier deadlines to `ns`, for a new controller: none could be kept while none ran."""
         for due, at in list(self._at.items()):
             if at < ns:
                 self.set(due, ns)

@@ -75,19 +75,13 @@ class Change(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """Report by an agent that an attempt of the replica has ended.
-
-    A lost node reports nothing, so the report shows that the node of the replica was not lost before.
-    """
+    """Report by an agent that an attempt has ended: a lost node reports nothing, so the node was not lost before."""
 
     replica: ReplicaId
 
 
 class Connected(NamedTuple):
-    """Connection of an agent: it may lack orders. `present` has the attempts that were live on its node by then.
-
-    `is_added`: nothing of the job ran on the node before.
-    """
+    """Connection of an agent, with the attempts `present` on its node; `is_added`: nothing ran there before."""
 
     event: ev.NodeJoined
     present: frozenset[tuple[ReplicaId, int]]

@@ -10,12 +10,7 @@ from flowdist.graph.capacity import needed
 
 
 def new_job(graph: RoleGraph, known_nodes: tuple[NodeName, ...]) -> JobState:
-    """Return the state of a job before its first event: every replica waits, and no node has joined.
-
-    Args:
-        graph: The compiled topology.
-        known_nodes: Nodes that are expected to join. Ties in placement go to the first of them.
-    """
+    """Return the state of a job before its first event. Ties in placement go to the first of `known_nodes`."""
     job = JobState(graph, dict.fromkeys(known_nodes))
     job.node_order = {name: i for i, name in enumerate(known_nodes)}
     depths = depths_of(graph)
@@ -56,10 +51,7 @@ def new_job(graph: RoleGraph, known_nodes: tuple[NodeName, ...]) -> JobState:
 
 
 def _candidates(job: JobState, spec: RoleSpec) -> CandidateIndex:
-    """Return the candidate index for the need and placement of the role, and add it to the job if it is new.
-
-    Roles with equal needs and placements share one index.
-    """
+    """Return the candidate index that roles of equal need and placement share, and add it if it is new."""
     need = needed(spec.resources)
     for candidates in job.candidate_indexes:
         if (candidates.need, candidates.placement) == (need, spec.placement):
@@ -79,11 +71,7 @@ def _add_worlds(job: JobState) -> None:
 
 
 def depths_of(graph: RoleGraph) -> dict[str, int]:
-    """Return the depth of each role in start order.
-
-    A role without gates has depth 0, any other one more than the deepest role that it has a gate on. Roles of a joint
-    world are all as deep as the deepest of them (R1).
-    """
+    """Return each role's depth in start order: 0, or one more than its deepest gate; joint worlds have one (R1)."""
     depths: dict[str, int] = {spec.name: 0 for spec in graph.roles}
     for _ in graph.roles:  # a joint world can deepen roles that were computed before it: repeat until nothing changes
         before = dict(depths)

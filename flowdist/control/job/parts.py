@@ -65,10 +65,7 @@ class CandidateIndex:
             self.slots += abs(candidate[0])
 
     def after(self, candidate: Candidate | None) -> Candidate | None:
-        """Return the best candidate that sorts after the given one, or the best of all for None; None if there is none.
-
-        The given candidate need not be in the index any more.
-        """
+        """Return the best candidate that sorts after the given one, in the index or not; for None the best of all."""
         index = bisect_right(self._sorted, candidate) if candidate is not None else 0
         return self._sorted[index] if index < len(self._sorted) else None
 

@@ -43,11 +43,7 @@ __all__ = [  # re-exports the other types of the state, so that most modules imp
 
 @dataclass(slots=True)
 class JobState:
-    """Everything that the controller knows of a job.
-
-    `ending` is the outcome from the moment at which it is decided, and `outcome` is set to it when nothing runs any
-    more. Both are None before.
-    """
+    """Everything that the controller knows of a job: `ending` is its outcome once decided, `outcome` at the end."""
 
     graph: RoleGraph
     missing: dict[NodeName, None]  # nodes that are expected and have not joined; one that is lost is not expected
@@ -146,10 +142,7 @@ class JobState:
         self.touch(world)
 
     def set_phase(self, replica: Replica, phase: ReplicaPhase) -> None:
-        """Set the phase of a replica, renew all counts that depend on it, and touch its world. No other function does.
-
-        A phase in which the replica is not up also ends its stall.
-        """
+        """Set the phase of a replica, renew all counts that depend on it, and touch its world; none else does."""
         if replica.stalled and phase not in UP_PHASES:
             self.set_stalled(replica, "")
         role, world = self.roles[replica.id.role], self.worlds[replica.world]
@@ -168,12 +161,7 @@ class JobState:
         self.touch(world)
 
     def set_stalled(self, replica: Replica, by: Stall) -> None:
-        """Record whether a replica has stalled, and update the counts of its world. No other function does.
-
-        Args:
-            replica: The replica.
-            by: What is missing: "progress", "output" or "start". Empty: the replica has not stalled.
-        """
+        """Record what is missing ("progress", "output", "start"; empty: nothing); no other function does."""
         world = self.worlds[replica.world]
         if replica.stalled:
             world.stalls[replica.stalled] -= 1
@@ -217,17 +205,10 @@ class JobState:
     ) -> None:
         """Record that a replica failed by itself, now, on its node, as a fact that is judged afterwards.
 
-        Its unbroken membership in its world ends. Its phase is not changed.
-
-        Args:
-            replica: The replica.
-            kind: The kind of the failure.
-            why: What happened, in one line for the user.
-            exit_code: Of the worker that failed first, for the kind "exit".
-            signal: Without SIG, for the kind "signal".
-            was_told: The controller had ordered the replica to stop before.
-            has_timed_out: Its process group gave up a collective.
-            world: Its world, if it is not known which of several members has failed.
+        Its unbroken membership in its world ends. Its phase is not changed. `why` is one line for the user; `exit_code`
+        and `signal` (without SIG) are those of the worker that failed first. `was_told`: the controller had ordered the
+        replica to stop before. `has_timed_out`: its process group gave up a collective. `world` is its world, if it is
+        not known which of several members has failed.
         """
         replica.member_since = 0
         self.facts.append(

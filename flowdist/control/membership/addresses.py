@@ -57,13 +57,8 @@ def _address(job: JobState, replica: Replica, port: str) -> str:
 def _announce_change(job: JobState, dependent: Role, changed: Role) -> None:
     """Send its new addresses to each running replica of `dependent`, or restart the replicas that cannot follow.
 
-    A replica cannot follow if an address that it has in its command line or environment has changed or is gone.
+    A replica cannot follow if an address of `changed` in its command line or environment has changed or is gone.
     Replicas that have these addresses already are left alone. All restarts are one incident, with their restart set.
-
-    Args:
-        job: The state.
-        dependent: The role that depends on `changed`.
-        changed: The role whose addresses have changed.
     """
     baked_in = changed.spec.name in dependent.spec.address_edges
     current = addresses_for(job, dependent)
@@ -84,12 +79,6 @@ def _announce_change(job: JobState, dependent: Role, changed: Role) -> None:
 
 
 def _moved(told: Addresses, current: Addresses, role: str) -> bool:
-    """Return whether an address of `role` in `told` is missing from `current`, or differs there.
-
-    Args:
-        told: The addresses that a replica was last sent.
-        current: The present addresses. One that is only new does not count: it needs no restart.
-        role: The name of the role whose addresses are compared.
-    """
+    """Return whether an address of `role` that was `told` is missing from `current` or differs there."""
     now = dict(current)
     return any(now.get(key) != address for key, address in told if key.startswith(f"{role}:"))

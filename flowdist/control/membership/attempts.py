@@ -16,11 +16,7 @@ from flowdist.control.protocol import events as ev
 
 
 def note_started(job: JobState, replica: Replica, event: ev.ReplicaStarted) -> None:
-    """Record the agent's report that all workers of an attempt run, and the ports that the agent chose for them.
-
-    An attempt in phase `starting` is `running` from now on, and its readiness deadline begins. One in another phase,
-    because it was ordered to stop meanwhile or the report comes twice, keeps its phase.
-    """
+    """Record that all workers of an attempt run, with its ports; unless it is `starting`, it keeps its phase."""
     world, role = job.worlds[replica.world], job.role_of(replica.id)
     if event.ports != replica.ports or replica.ports_node != replica.node:
         replica.ports, replica.ports_node = event.ports, replica.node
@@ -109,11 +105,7 @@ def note_stopped(job: JobState, replica: Replica, event: ev.ReplicaStopped) -> N
 
 
 def judge_end(job: JobState, event: OfEnd) -> None:
-    """Decide what follows from the end of an attempt, apart from its failure: for its mates, its world and its notice.
-
-    Workers of it that wait in place on a lost node are killed. A world of which the last member has succeeded has
-    succeeded, and frees its seats. A world under a notice goes on with it.
-    """
+    """Decide what follows from the end of an attempt beside its failure: for its mates, its world and its notice."""
     replica = job.replicas[event.replica]
     world = job.worlds[replica.world]
     if event.suspended:

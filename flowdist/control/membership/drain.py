@@ -27,11 +27,7 @@ SAME_NS = SECOND  # notices that differ by less are the same one, which took a d
 
 
 def drain(job: JobState, event: DrainRequested) -> None:
-    """Begin to drain a node for the operator (R14), or refuse with a notice.
-
-    Refused are a node that is not up, and one without which a role would have no room for its minimum: the drain of one
-    node would leave the whole job waiting.
-    """
+    """Begin to drain a node for the operator (R14), or refuse if it is not up, or the minimum of a role needs it."""
     node = job.nodes.get(event.node)
     if node is None or not node.usable or job.ending is not None:
         job.decided("drain_refused", event.node, f"drain {event.node} is refused: no such node is up", "refused")
@@ -61,13 +57,8 @@ def _leave(job: JobState, name: NodeName, because: str, notice_ns: int | None) -
 
     Waiting and opening worlds choose seats elsewhere. A closing world stays until it has finished or the node is gone
     (R17). A drain of a node that is drained or preempted already changes nothing; a preemption shortens the deadlines.
-
-    Args:
-        job: The state.
-        name: The node.
-        because: The reason, as a sentence for the user.
-        notice_ns: The time until the node is taken away (ns). None: the node is drained, in the time that `drain` of
-            the roles sets.
+    `because` is a sentence for the user. `notice_ns` is the time until the node is taken away; None: the node is
+    drained, in the time that `drain` of the roles sets.
     """
     node = job.nodes[name]
     if node.is_leaving and notice_ns is None:
@@ -99,10 +90,7 @@ def patience_ns(roles: Iterable[RoleSpec], notice_ns: int | None) -> int:
 
 
 def agreed_step(answers: Sequence[int | None]) -> int | None:
-    """Return the step at which all members stop: the one after the furthest answer, since no worker is past that.
-
-    None if a member answered None, or none answered: there is no step that all members will reach.
-    """
+    """Return the step after the furthest answer, for all to stop at; None if one is None, or there is none."""
     told = [step for step in answers if step is not None]
     return max(told) + 1 if len(told) == len(answers) and told else None
 
@@ -131,10 +119,7 @@ def _give_notice(job: JobState, world: World, name: NodeName, because: str, noti
 
 
 def note_step(job: JobState, replica: Replica, event: StepTold) -> None:
-    """Record the step with which a member answers AskStep. `follow_notice` goes on after the last answer.
-
-    An answer of a member that was not asked, or has answered already, is ignored.
-    """
+    """Record the step with which a member that was asked answers AskStep, once."""
     notice = job.worlds[replica.world].notice
     if notice is not None and replica.id in notice.asked:
         del notice.asked[replica.id]

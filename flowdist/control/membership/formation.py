@@ -136,10 +136,7 @@ def _warn_of_waiting(job: JobState, role: Role) -> None:
 
 
 def _form_gang(job: JobState, world: World, roles: list[Role]) -> None:
-    """Seat up to the target of each role of a gang whose gates are open, and open a new generation.
-
-    The gang stays in phase `waiting` if a role finds no room for its minimum. `roles` are the roles of the world.
-    """
+    """Seat up to the target of each role of a gang whose gates are open, and open a generation, or wait for room."""
     for role in roles:
         for replica in seated(job, role)[role.target :] if role.seats > role.target else ():
             unplace(job, replica)  # the operator scaled down: the highest indexes lose their seats
@@ -163,13 +160,7 @@ def _form_gang(job: JobState, world: World, roles: list[Role]) -> None:
 
 
 def _form_replicas(job: JobState, role: Role, worlds: list[World]) -> None:
-    """Seat replicas of a role that is no gang, and open a generation of each of these worlds whose replica has a seat.
-
-    Args:
-        job: The state.
-        role: The role.
-        worlds: The worlds of the role that may form, of one replica each. With none, nothing is done.
-    """
+    """Seat replicas of a role that is no gang, and open a generation of each world whose replica has a seat."""
     if not worlds:
         return
     if role.occupied < role.spec.min_replicas:
@@ -185,11 +176,7 @@ def _form_replicas(job: JobState, role: Role, worlds: list[World]) -> None:
 
 
 def _has_minimum(job: JobState, role: Role, count: int) -> bool:
-    """Return whether `count` reaches the minimum of the role, and record which of the two it is (R12).
-
-    Below the minimum, the role is marked as unsatisfied, the user is warned once, and the role has `pending_timeout` to
-    find room, counted from the first such call. At the minimum, that deadline is cleared.
-    """
+    """Return whether `count` reaches the role's minimum, and record it: below, `pending_timeout` begins (R12)."""
     pending = Due("pending", role.spec.name)
     if count >= role.spec.min_replicas:
         job.due.clear(pending)
@@ -202,10 +189,7 @@ def _has_minimum(job: JobState, role: Role, count: int) -> bool:
 
 
 def _may_form(job: JobState, world: World) -> bool:
-    """Return whether the gates of the world are open, and its incident, if it has one, lets it start.
-
-    The incident does once all of its restart set is gone and its back-off is over.
-    """
+    """Return whether the gates are open, and an incident's restart set is gone and its back-off is over."""
     if world.incident is not None:
         incident = job.incident(world.incident)
         if incident.phase != "starting" or Due("backoff", str(incident.number)) in job.due:
@@ -233,10 +217,7 @@ def _lost_gate(job: JobState, roles: list[Role]) -> str:
 
 
 def is_lost(role: Role) -> bool:
-    """Return whether the role was ignored or has failed, or cannot reach its minimum any more.
-
-    It cannot when too many of its replicas have ended for good, without success.
-    """
+    """Return whether the role was ignored or has failed, or too many replicas have ended for its minimum."""
     left = len(role.replicas) - role.count("ended")
     return role.outcome in ("ignored", "failed") or left < role.spec.min_replicas
 
@@ -390,10 +371,7 @@ def start_members(job: JobState, world: World) -> None:
 
 
 def abandon_openings(job: JobState, names: Iterable[WorldName]) -> None:
-    """Put each of these worlds that is opening back into phase `waiting`, and close its store; skip the others.
-
-    Called when a seat is lost before any member has started: the world then chooses its members anew.
-    """
+    """Let those of the worlds that open wait and choose members anew, since a seat is lost; close their stores."""
     for name in job.in_order(dict.fromkeys(names)):
         if job.worlds[name].phase == "opening":
             close_store(job, job.worlds[name])
@@ -440,10 +418,7 @@ def _grow(job: JobState, world: World, roles: list[Role]) -> None:
 
 
 def _may_grow_from(job: JobState, roles: list[Role], world: World) -> int:
-    """Return the time (ns) from which the running gang may grow: now if the operator scaled up, else after a wait.
-
-    The wait is the cool-down, or longer after many changes of membership in a row (`growth_wait_ns`).
-    """
+    """Return the time (ns) from which a running gang may grow: now if the operator scaled up, else after a wait."""
     assert world.formed_ns is not None
     if world.grow_at_once:
         return job.now

@@ -29,10 +29,9 @@ from flowdist.graph.capacity import offered, subtract, without
 def join(job: JobState, event: NodeJoined) -> list[InventoryItem]:
     """Record a node that joins, or connects again; if it comes back without what it ran, its loss is recorded first.
 
-    Returns:
-        The inventory items about present attempts, and a failure for each present attempt that had run and that the
-        agent does not know any more: the caller has to record them as events. The list is empty for a late join of an
-        earlier incarnation, which is ignored (R20).
+    Return the inventory items about present attempts, and a failure for each present attempt that had run and that the
+    agent does not know any more: the caller has to record them as events. The list is empty for a late join of an
+    earlier incarnation, which is ignored (R20).
     """
     known = job.nodes.get(event.node)
     if known is not None and event.incarnation < known.incarnation:
@@ -67,10 +66,7 @@ def _forgotten(replica: Replica) -> InventoryItem:
 
 
 def _take_place(job: JobState, event: NodeJoined) -> None:
-    """Give a node with an unknown name the place, in the order of nodes, of an expected node without a name.
-
-    That is the placeholder of its `node-rank` label, else the first. Without a placeholder nothing happens.
-    """
+    """Give an unknown node the place of an expected unnamed one: that of its `node-rank` label, else the first."""
     first = next((name for name in job.node_order if is_unnamed(name)), None)
     if first is None:
         return
@@ -81,11 +77,7 @@ def _take_place(job: JobState, event: NodeJoined) -> None:
 
 
 def _add(job: JobState, event: NodeJoined, known: Node | None) -> None:
-    """Add a usable node on which nothing runs.
-
-    `known` is its record from before, if it joined before. Its unkillable processes and failures are kept, and its
-    cordon, unless that came from a drain or preemption.
-    """
+    """Add a usable node on which nothing runs; of its record from before (`known`), failures and cordons are kept."""
     place = job.node_order.setdefault(event.node, len(job.node_order))
     node = Node(event.spec, event.address, event.incarnation, place, offered(event.spec))
     if known is not None:  # processes that outlive SIGKILL are still there, and failures still count
@@ -169,10 +161,7 @@ def greet(job: JobState, connected: Connected) -> None:
 
 
 def _awaits_start(job: JobState, name: NodeName, item: InventoryItem) -> bool:
-    """Return whether the suspended workers of an item are still wanted, because their replica starts on node `name`.
-
-    That start is still to come, or its order was sent and may have been lost with the connection.
-    """
+    """Return whether the suspended workers of an item are still wanted on the node: a start is to come, or was lost."""
     replica = job.replicas.get(item.replica)
     if replica is None or replica.node != name:
         return False
@@ -181,10 +170,7 @@ def _awaits_start(job: JobState, name: NodeName, item: InventoryItem) -> bool:
 
 
 def _repeat_orders(job: JobState, replica: Replica, item: InventoryItem) -> None:
-    """Send the last orders about a present attempt again: to stop, the agreed step, or addresses.
-
-    An agent that has received one of them ignores it. An attempt that has ended or is suspended gets none.
-    """
+    """Repeat the last orders (stop, agreed step, addresses) about a live attempt; an agent ignores known ones."""
     if item.phase in ("suspended", "stopped", "exited") or replica.node is None:
         return
     notice = job.worlds[replica.world].notice
@@ -202,14 +188,8 @@ def _repeat_orders(job: JobState, replica: Replica, item: InventoryItem) -> None
 def lose_node(job: JobState, name: NodeName, cause: str, because: str = "", *, asked: bool = False) -> None:
     """Record the loss of a node: nothing runs there any more, its replicas are lost, and its seats are free.
 
-    A node that is lost already is not counted twice. One that never joined is not waited for any longer.
-
-    Args:
-        job: The state.
-        name: The node.
-        cause: The cause of the loss, as a sentence that names the node.
-        because: The cause without the name of the node.
-        asked: The node left on request, so that its loss does not count against it (R22).
+    A node that is lost already is not counted twice. One that never joined is not waited for any longer. `cause` is a
+    sentence that names the node, `because` the same without its name. A node `asked` to leave is not to blame (R22).
     """
     job.missing.pop(name, None)
     node = job.nodes.get(name)
@@ -237,11 +217,7 @@ def _give_up(job: JobState, name: NodeName) -> None:
 
 
 def _vacate(job: JobState, name: NodeName, cause: str) -> tuple[tuple[Failure, ...], tuple[WorldName, ...]]:
-    """Record that every attempt on the node is over, and free every seat and store there.
-
-    Returns:
-        A failure of kind `node_lost` for each replica that ran there, and the worlds with a store or a seat there.
-    """
+    """Free every seat and store on the node; return a failure for each replica that ran there, and the worlds hit."""
     lost: list[Failure] = []
     replicas = [job.replicas[replica] for replica in job.nodes[name].replicas]
     for replica in replicas:
@@ -255,7 +231,6 @@ def _vacate(job: JobState, name: NodeName, cause: str) -> tuple[tuple[Failure, .
 
 
 def _forget_stores(job: JobState, name: NodeName) -> list[WorldName]:
-    """Forget the stores on a lost node, and return the worlds that had them."""
     hosted = list(job.nodes[name].stores)
     for world in hosted:
         forget_store(job, job.worlds[world])
@@ -300,20 +275,13 @@ def give_up_node(job: JobState, replica: Replica) -> None:
 
 
 def exclude_bad_gpus(node: Node, bad: tuple[tuple[int, str], ...]) -> None:
-    """Record the GPUs that a joining node reports as bad, (number, reason) each, and take them from its free capacity.
-
-    Numbers that the node does not have are ignored.
-    """
+    """Take the GPUs that a joining node reports as bad, if it has them, from its free capacity."""
     node.bad_gpus = {gpu: reason for gpu, reason in bad if 0 <= gpu < node.spec.gpu}
     node.free = without(node.free, tuple(node.bad_gpus))
 
 
 def lose_gpu(job: JobState, event: GpuFailed) -> None:
-    """Record that a GPU is bad: it is given to no replica any more, and the replicas that run on it are lost.
-
-    An error after which the GPU stays in use, see `why_kept`, leads to a warning only. A node that is not up, an
-    unknown GPU, or one known as bad changes nothing.
-    """
+    """Record that a GPU is bad, which loses the replicas on it; or warn only if it stays in use, see `why_kept`."""
     node = job.nodes.get(event.node)
     if node is None or not node.usable or event.gpu in node.bad_gpus or not 0 <= event.gpu < node.spec.gpu:
         return
@@ -338,10 +306,7 @@ def lose_gpu(job: JobState, event: GpuFailed) -> None:
 
 
 def clear_gpu(job: JobState, event: GpuFailed) -> None:
-    """End what is suspended on a bad GPU, and take the seats there of replicas that do not run.
-
-    Worlds that open with such a seat choose their members anew.
-    """
+    """End what is suspended on a bad GPU, and take seats there from replicas that do not run; openings start anew."""
     holders = [job.replicas[name] for name in job.nodes[event.node].replicas if event.gpu in job.replicas[name].gpus]
     idle = [replica for replica in holders if not replica.is_live]
     for replica in idle:

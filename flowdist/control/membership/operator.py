@@ -79,11 +79,7 @@ def why_no_size(role: RoleSpec, replicas: int) -> str:
 
 
 def _scale_gang(job: JobState, world: World, role: Role) -> None:
-    """Let a running gang grow to its new target without cool-down, or record the change that removes its last members.
-
-    A gang that waits uses the target when it forms, and one whose store is opening chooses its members anew. A closing
-    one does not change its size any more (R17).
-    """
+    """Let a running gang grow to its new target without cool-down, or record that its last members are removed."""
     job.touch(world)
     members = [replica for replica in world.members if replica.role == role.spec.name]
     if len(members) != role.target:

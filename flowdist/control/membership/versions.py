@@ -22,10 +22,7 @@ from flowdist.control.protocol import events as ev
 
 
 def note_published(job: JobState, replica: Replica, event: ev.ReplicaPublished) -> None:
-    """Record a version that a role has published; the replicas that wait for one are judged then.
-
-    Within a generation a version that is not higher than the latest one changes nothing.
-    """
+    """Record a newer version that a role has published; the replicas that wait for one are judged then."""
     role, order = job.role_of(replica.id), replica.order
     assert order is not None
     if order.generation == role.version_generation and event.version <= role.version:
@@ -60,10 +57,7 @@ def note_checked(job: JobState, replica: Replica, event: ev.ReplicaReady) -> Non
 
 
 def await_readiness(job: JobState, replica: Replica) -> None:
-    """Set the deadline by which a replica that runs has to be ready.
-
-    There is none as long as there is no version that it could acknowledge: a learner may load its data for an hour.
-    """
+    """Set a running replica's readiness deadline, once there is a version: a learner may load data for an hour."""
     if awaits_readiness(job, replica) and job.ending is None:
         timeout_ns = job.role_of(replica.id).spec.ready_timeout_ns
         job.due.set(Due("ready", str(replica.id)), job.now + timeout_ns)
@@ -76,11 +70,7 @@ def awaits_readiness(job: JobState, replica: Replica) -> bool:
 
 
 def judge_readiness(job: JobState, event: OfReadiness) -> None:
-    """Turn the running replicas to "ready" that pass their check and have a version that is fresh enough.
-
-    The event is about one of them, or it is a version for all replicas that wait for one. A replica that has an old
-    version gets a notice, once in an attempt.
-    """
+    """Turn running replicas to "ready" whose check has passed with a fresh version; tell once of an old one."""
     if isinstance(event, ev.ReplicaPublished):
         for holder in _running_holders(job, job.role_of(event.replica)):
             _judge_one(job, holder)

@@ -20,10 +20,7 @@ def waiting_for(job: JobState) -> list[str]:
 
 
 def held_up_by(job: JobState) -> list[str]:
-    """Return what keeps something from running, one line each: nodes, starts and stops, gates, incidents, room.
-
-    Empty if the job is over, or everything runs that has not ended.
-    """
+    """Return what keeps something from running, one line each: nodes, starts and stops, gates, incidents, room."""
     if job.outcome is not None:
         return []
     if not job.admitted and job.ending is None:

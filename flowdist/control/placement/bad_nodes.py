@@ -16,13 +16,7 @@ from flowdist.graph import format_duration
 def blame(job: JobState, replica: Replica, kind: str, at_ns: int) -> None:
     """Count a failure against the replica and its node; cordon the node after `cordon_after` of one kind (R22).
 
-    The user is warned instead if the minimum of a role needs the node.
-
-    Args:
-        job: The state.
-        replica: A replica with a seat, whose failure no other replica and no lost node has caused.
-        kind: The kind of the failure.
-        at_ns: When it failed, in ns since the start of the job.
+    The user is warned instead if the minimum of a role needs the node. No other replica and no lost node has caused it.
     """
     options = job.graph.options
     assert replica.node is not None
@@ -44,15 +38,9 @@ def blame(job: JobState, replica: Replica, kind: str, at_ns: int) -> None:
 
 
 def forget_failure(job: JobState, replica: Replica, at_ns: int) -> None:
-    """Take back what `blame` counted for a failure that turned out to have another cause (R7, R22).
+    """Take back what `blame` counted at `at_ns` for a failure that turned out to have another cause (R7, R22).
 
-    The node is uncordoned if its remaining failures would not have led to the cordon. Without such a failure nothing
-    changes.
-
-    Args:
-        job: The state.
-        replica: The replica that failed.
-        at_ns: When the failure was counted (ns): `blame` was called with the same time.
+    The node is uncordoned if its remaining failures would not have led to the cordon.
     """
     gone = [past for past in replica.failures if past.at_ns == at_ns]
     replica.failures = [past for past in replica.failures if past not in gone]
@@ -101,10 +89,7 @@ def cordon(job: JobState, name: NodeName, why: str) -> None:
 
 
 def uncordon(job: JobState, name: NodeName) -> None:
-    """Allow replicas on the node again, whether it was cordoned, drained or preempted.
-
-    All failures that were counted on the node are forgotten, for the node and for the replicas that failed there.
-    """
+    """Allow replicas on the node again, and forget all failures that were counted there, also those of replicas."""
     node = job.nodes[name]
     node.cordoned, node.cordon_cause, node.is_leaving = "", "", False
     job.leaving.pop(name, None)
@@ -117,11 +102,7 @@ def uncordon(job: JobState, name: NodeName) -> None:
 
 
 def moves_away(job: JobState, replica: Replica, name: NodeName) -> bool:
-    """Return whether a replica that restarts has to move away from node `name`, where it has its seat (R22).
-
-    It moves if it avoids the node (see `avoided`) or the node is cordoned, and another node that it does not avoid has
-    room.
-    """
+    """Return whether a replica has to leave its bad or cordoned node when it restarts, and another has room (R22)."""
     bad = avoided(job, replica)
     if name not in bad and not job.nodes[name].is_avoided:
         return False

@@ -25,14 +25,9 @@ class Chooser:
     """Source of nodes for further replicas of one role: each `take` chooses the best node and subtracts from `trial`.
 
     Nodes outside the trial are read lazily from the role's candidate index. Nodes of the trial are in a heap whose
-    entries may be outdated: `take` recomputes an entry before it uses it.
-
-    Args:
-        job: The state, which is not changed.
-        role: The role of the replicas.
-        trial: Capacity assumed free on some nodes, instead of what the state says; None for a node that takes nothing.
-            `take` changes it.
-        taken: Seats that were chosen and not given yet, for rules of `near` and `apart`. Their nodes are in the trial.
+    entries may be outdated: `take` recomputes an entry before it uses it. `trial` has the capacity assumed free on some
+    nodes, instead of what the state says (None: the node takes nothing); `taken` the seats that were chosen and not
+    given yet, for rules of `near` and `apart`, on nodes of the trial.
     """
 
     def __init__(self, job: JobState, role: Role, trial: Trial, taken: Iterable[Seat] = ()) -> None:
@@ -57,9 +52,8 @@ class Chooser:
     def take(self, prefer: NodeName | None = None, avoid: Collection[NodeName] = ()) -> NodeName | None:
         """Return a node for one more replica and subtract its need from the trial; None if no node has room.
 
-        Args:
-            prefer: The node to choose if the replica fits there, best or not: the replica's ports were chosen there.
-            avoid: Nodes that are not chosen, `prefer` included.
+        `prefer` is chosen if the replica fits there, best or not: its ports were chosen there. Nodes in `avoid` are not
+        chosen.
         """
         if prefer is not None and prefer not in avoid and self._candidate(prefer) is not None:
             return self._give(prefer)
@@ -80,10 +74,7 @@ class Chooser:
         return self._give(found) if found is not None else None
 
     def _next(self) -> Candidate | None:
-        """Return the next best entry, of the heap or of the candidate index, and take it out; None if none is left.
-
-        An entry of the heap may be outdated.
-        """
+        """Take out and return the next best entry, of the heap (maybe outdated) or the index; None: none."""
         fresh = self._role.candidates.after(self._passed)
         while fresh is not None and fresh[2] in self._trial:
             self._passed = fresh
@@ -115,14 +106,8 @@ def candidate(
 ) -> Candidate | None:
     """Return the entry of a node for a candidate index; None if not even one replica fits there.
 
-    The entry is (slots as a sort key, order of the node, name), the best node being the lowest.
-
-    Args:
-        job: The state.
-        candidates: The index of the role.
-        name: The node.
-        free: The capacity that is free on the node; None: the node takes nothing.
-        taken: Names of roles that are about to get a seat on the node.
+    The entry is (slots as a sort key, order of the node, name), the best node being the lowest. `free` is None if the
+    node takes nothing; `taken` are names of roles that are about to get a seat there.
     """
     if free is None or (candidates.is_picky and refusal(job.nodes[name], candidates.placement, taken)):
         return None
@@ -135,13 +120,8 @@ def candidate(
 def refusal(node: Node, placement: Placement, taken: Collection[str] = ()) -> str:
     """Return why the placement rules of a role exclude the node, whatever room there is; empty if they allow it.
 
-    Args:
-        node: The node.
-        placement: The rules: `where`, `near` and `apart`.
-        taken: Names of roles that are about to get a seat on the node.
-
-    Returns:
-        What follows the name of the node in a message, as in `is not zone=a` or `has no ps`.
+    The text follows the name of the node in a message, as in `is not zone=a` or `has no ps`. `taken` are names of roles
+    that are about to get a seat on the node.
     """
     labels = dict(node.spec.labels)
     for key, value in placement.where:

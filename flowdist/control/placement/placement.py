@@ -50,11 +50,7 @@ def place(job: JobState, replica: Replica, name: NodeName) -> None:
 
 
 def unplace(job: JobState, replica: Replica) -> None:
-    """Take the seat of the replica away, give back its resources, and end its suspended workers.
-
-    Its ports stay recorded: if the replica is placed on the same node again, it keeps them. A replica without a seat is
-    left alone.
-    """
+    """Take the replica's seat away, if it has one, with its resources and suspended workers; its ports stay known."""
     if replica.node is None:
         return
     job.dismiss(replica)
@@ -81,11 +77,7 @@ def takes_more(node: Node) -> bool:
 
 
 def update_free(job: JobState, name: NodeName) -> None:
-    """Renew the entries of the node in `job.free` and in every candidate index, and note that placement has changed.
-
-    Call after each change of the node's free capacity, replicas, cordon or use. A node that is not usable, or is
-    cordoned, is in none of them.
-    """
+    """Renew the node's entries in `job.free` and all candidate indexes, whenever its room, cordon or use changes."""
     node = job.nodes[name]
     if takes_more(node):
         job.free[name] = node.free
@@ -97,20 +89,12 @@ def update_free(job: JobState, name: NodeName) -> None:
 
 
 def fill(job: JobState, role: Role, count: int, *, without: Collection[NodeName] = ()) -> int:
-    """Give seats to up to `count` waiting replicas of the role, the lowest index first.
+    """Give seats to up to `count` waiting replicas of the role, the lowest index first; return how many got one.
 
     Seats that the minima of other roles need are not taken (R2). Seats are given in blocks of `step`: as many as a mesh
     of the role's ranks needs, one at a time if the role has no mesh. If fewer than `count` are placed although a
-    replica waits, the role is marked as unsatisfied, and tries again when placement changes.
-
-    Args:
-        job: The state.
-        role: The role.
-        count: The largest number of seats to give.
-        without: Nodes that take nothing.
-
-    Returns:
-        How many replicas were placed.
+    replica waits, the role is marked as unsatisfied, and tries again when placement changes. Nodes `without` take
+    nothing.
     """
     if count <= 0 or not role.vacant:
         return 0
@@ -169,11 +153,7 @@ def seated(job: JobState, role: Role) -> list[Replica]:
 
 
 def admit(job: JobState, roles: Iterable[Role]) -> Role | None:
-    """Give seats for the minimum of every role, or no seat at all (R2).
-
-    Returns:
-        The first role that does not fit; None if all fit.
-    """
+    """Give seats for the minimum of every role, or none (R2); return the first role that does not fit, or None."""
     wanted = {role.spec.name: found for role in roles if (found := _unseated(job, role))}
     seats, lacking = _choose_all(job, wanted)
     if lacking:
@@ -206,10 +186,7 @@ def _beside_others(job: JobState, wanted: dict[str, list[ReplicaId]], seats: lis
 
 
 def short_of_room(job: JobState, roles: Iterable[Role]) -> Role | None:
-    """Return the first role whose minimum finds no room beside the roles before it; None if all fit. No seat is given.
-
-    The roles take seats in the given order.
-    """
+    """Return the first role whose minimum, taken in this order, finds no room; None if all fit. No seat is given."""
     _, lacking = _choose_all(job, {role.spec.name: _unseated(job, role) for role in roles})
     return job.roles[lacking] if lacking else None
 
@@ -224,16 +201,9 @@ def has_room(job: JobState, role: Role, count: int, without: Collection[NodeName
 def _choose_all(
     job: JobState, wanted: dict[str, list[ReplicaId]], trial: Trial | None = None, taken: Collection[Seat] = ()
 ) -> tuple[list[Seat], str]:
-    """Choose seats for replicas of several roles, role by role, without giving them.
+    """Choose seats for replicas of several roles, role by role, without giving them; name the first that does not fit.
 
-    Args:
-        job: The state, which is not changed.
-        wanted: The replicas, by role.
-        trial: Capacity assumed free on some nodes, from which the chosen seats are subtracted.
-        taken: Seats that are about to be given to others, and are subtracted from `trial` already.
-
-    Returns:
-        The seats, and the first role that does not fit; empty if all fit. Roles after that one are left out.
+    Roles after that one are left out. The seats are subtracted from `trial`, in which those `taken` are already.
     """
     trial = {} if trial is None else trial
     seats: list[Seat] = []
@@ -283,13 +253,8 @@ def without_room(
     """Return the first of these roles whose minimum finds no room beside the others; empty if all find room.
 
     A role that starts after the success of others may use their seats, which are free by then. So the room is computed
-    once for each set of roles that may have succeeded, and the roles that can start then have to fit together.
-
-    Args:
-        job: The state, which is not changed.
-        short: The replicas that need seats, by role.
-        seats: Seats that are about to be given to others.
-        without: Nodes that take nothing.
+    once for each set of roles that may have succeeded, and the roles that can start then have to fit together. `short`
+    has the replicas that need seats, `seats` are about to be given to others, and nodes `without` take nothing.
     """
     after = {name: before_success(job, job.roles[name].spec) for name in short}
     for gone in moments(after):
@@ -344,21 +309,14 @@ def _returns_its_seats(job: JobState, grower: Role, other: Role) -> bool:
 
 
 def before_success(job: JobState, spec: RoleSpec) -> dict[str, None]:
-    """Return the names of the roles that have to succeed before this one starts, and have not ended yet.
-
-    The role never runs beside these. The dict is an ordered set.
-    """
+    """Return the roles that have to succeed before this one starts, and have not ended yet, as an ordered set."""
     return {name: None for name in job.roles[spec.name].after if job.roles[name].outcome is None}
 
 
 def explain(job: JobState, role: Role, without: NodeName = "", shown: int = 4) -> str:
     """Return, as text for the user, what a replica of the role needs, and why no node that is up has room for it.
 
-    Args:
-        job: The state.
-        role: The role.
-        without: A node that counts as cordoned, because it is to be drained.
-        shown: How many nodes are named; the others are only counted.
+    `without` counts as cordoned, because it is to be drained. At most `shown` nodes are named, the others are counted.
     """
     missing = role.spec.min_replicas - role.occupied
     name = f"{role.spec.name}/{role.vacant[0]}" if role.vacant else role.spec.name
@@ -407,11 +365,6 @@ def free_text(free: Capacity, total: Capacity, like: Need) -> str:
     """Return how much is free of each resource that `like` asks for, as in `0 of 2 gpu`; `room` if it asks for none.
 
     If some resources do not suffice for `like`, only those are named.
-
-    Args:
-        free: The resources that are free on a node.
-        total: All resources of the node.
-        like: The need of one replica.
     """
     asked = {
         "cpu": (like.mcpu, free.mcpu, total.mcpu),

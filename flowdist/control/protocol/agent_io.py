@@ -11,12 +11,18 @@ from typing import TYPE_CHECKING, get_args
 import msgspec
 
 from flowdist.control.protocol.effects import StartReplica
-from flowdist.control.protocol.ids import Activity, Addresses, ExitCause, OfAttempt, ProcessState, ReplicaId, WorldName
+from flowdist.control.protocol.ids import Activity, Addresses, ExitCause, OfAttempt, OfStore, ProcessState, ReplicaId
 from flowdist.control.protocol.messages import ToAgent, ToController
 from flowdist.graph import FailureKind
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
+
+
+class OfWorker(OfAttempt, frozen=True):
+    """Base of the inputs that are about one worker of an attempt."""
+
+    local_rank: int
 
 
 class Connected(msgspec.Struct, frozen=True, tag=True):
@@ -49,7 +55,7 @@ class SpawnFailed(OfAttempt, frozen=True, tag=True):
     detail: str = ""
 
 
-class WorkerExited(OfAttempt, frozen=True, tag=True):
+class WorkerExited(OfWorker, frozen=True, tag=True):
     """One worker ended, by itself or not.
 
     `signal` is the name of the signal that ended it, such as "KILL"; None if it exited with `exit_code`. `kind` is set
@@ -59,7 +65,6 @@ class WorkerExited(OfAttempt, frozen=True, tag=True):
     `was_stopping`: should_stop() had returned True, so that the worker was to save and end (R14).
     """
 
-    local_rank: int
     exit_code: int = 0
     signal: str | None = None
     kind: FailureKind | None = None
@@ -69,62 +74,52 @@ class WorkerExited(OfAttempt, frozen=True, tag=True):
     was_stopping: bool = False
 
 
-class WorkerReady(OfAttempt, frozen=True, tag=True):
+class WorkerReady(OfWorker, frozen=True, tag=True):
     """A worker called flowdist.worker.ready()."""
 
-    local_rank: int
 
-
-class WorkerElastic(OfAttempt, frozen=True, tag=True):
+class WorkerElastic(OfWorker, frozen=True, tag=True):
     """A worker has entered flowdist.worker.elastic(), or with `inside` false is about to leave it."""
 
-    local_rank: int
     inside: bool = True
 
 
-class WorkerSuspended(OfAttempt, frozen=True, tag=True):
+class WorkerSuspended(OfWorker, frozen=True, tag=True):
     """A worker has left its generation, and waits for the next one."""
-
-    local_rank: int
 
 
 class ProbePassed(OfAttempt, frozen=True, tag=True):
     """The readiness check of the attempt (tcp, http, file or log) passed."""
 
 
-class WorkerProgressed(OfAttempt, frozen=True, tag=True):
+class WorkerProgressed(OfWorker, frozen=True, tag=True):
     """A worker called flowdist.worker.progress(step)."""
 
-    local_rank: int
     step: int
 
 
-class WorkerStepped(OfAttempt, frozen=True, tag=True):
+class WorkerStepped(OfWorker, frozen=True, tag=True):
     """A worker has taken `steps` optimizer steps in this attempt, as `worker.step_counter` has counted them."""
 
-    local_rank: int
     steps: int
 
 
-class WorkerSpent(OfAttempt, frozen=True, tag=True):
+class WorkerSpent(OfWorker, frozen=True, tag=True):
     """A worker has spent `ns` nanoseconds on saving or restoring since its attempt began."""
 
-    local_rank: int
     on: Activity
     ns: int
 
 
-class WorkerPublished(OfAttempt, frozen=True, tag=True):
+class WorkerPublished(OfWorker, frozen=True, tag=True):
     """A worker called flowdist.worker.publish_version(version)."""
 
-    local_rank: int
     version: int
 
 
-class WorkerAcknowledged(OfAttempt, frozen=True, tag=True):
+class WorkerAcknowledged(OfWorker, frozen=True, tag=True):
     """A worker called flowdist.worker.acknowledge_version(version)."""
 
-    local_rank: int
     version: int
 
 
@@ -148,18 +143,13 @@ class SignsSeen(OfAttempt, frozen=True, tag=True):
 
 
 class WorkersAsked(OfAttempt, frozen=True, tag=True):
-    """The driver's answer to AskWorkers: the furthest step that a worker of the attempt passed to should_stop().
-
-    None: one of the workers never called should_stop().
-    """
+    """The driver's answer to AskWorkers: the furthest step passed to should_stop(); None: a worker never called it."""
 
     step: int | None
 
 
-class WorkerLeftStep(OfAttempt, frozen=True, tag=True):
+class WorkerLeftStep(OfWorker, frozen=True, tag=True):
     """A worker for which should_stop() turned true has passed that step, the agreed one (R14)."""
-
-    local_rank: int
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
@@ -173,19 +163,15 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
     is_local: bool
 
 
-class StoreBound(msgspec.Struct, frozen=True, tag=True):
+class StoreBound(OfStore, frozen=True, tag=True):
     """The driver's answer to BindStore: the store of this generation listens on `port`."""
 
-    world: WorldName
-    generation: int
     port: int
 
 
-class StoreExited(msgspec.Struct, frozen=True, tag=True):
+class StoreExited(OfStore, frozen=True, tag=True):
     """The process of the store of this generation ended, on order or not; `detail` says how."""
 
-    world: WorldName
-    generation: int
     detail: str = ""
 
 
@@ -301,10 +287,7 @@ class WritePeers(OfAttempt, frozen=True, tag=True):
 
 
 class AnswerWorker(OfAttempt, frozen=True, tag=True):
-    """Answer the worker that called commit(path). An accepted checkpoint is made the latest one first.
-
-    `reason` says why a checkpoint is not accepted.
-    """
+    """Answer the worker that called commit(path): accepted, and made the latest one, or not for a `reason`."""
 
     path: str
     step: int
@@ -326,23 +309,18 @@ class TellWorkers(OfAttempt, frozen=True, tag=True):
     step: int | None
 
 
-class BindStore(msgspec.Struct, frozen=True, tag=True):
+class BindStore(OfStore, frozen=True, tag=True):
     """Bind a listening socket for the store of a generation, and start the store's process on it.
 
     The driver answers with StoreBound, and with StoreExited when the process ends. `eager`: the process starts now;
     else at the first connection.
     """
 
-    world: WorldName
-    generation: int
     eager: bool = True
 
 
-class KillStore(msgspec.Struct, frozen=True, tag=True):
+class KillStore(OfStore, frozen=True, tag=True):
     """End the process of the store of this generation."""
-
-    world: WorldName
-    generation: int
 
 
 class EndAgent(msgspec.Struct, frozen=True, tag=True):

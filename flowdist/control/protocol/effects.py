@@ -91,24 +91,11 @@ class CloseStore(msgspec.Struct, frozen=True, tag=True):
 class StartReplica(AttemptOrder, frozen=True, tag=True):
     """Start the workers of one replica in a generation of its world; the agent reports ReplicaStarted.
 
-    Args:
-        node: The node of the replica's seat.
-        replica: The replica.
-        attempt: The number of this start.
-        world: The world of the replica.
-        generation: The number of the generation that the workers join.
-        rank: The rank of the replica's first worker in the world; its other workers follow.
-        world_size: The number of workers in the world.
-        group_rank: The place of the replica among the replicas of the world.
-        group_world_size: The number of replicas in the world.
-        role_rank: The rank of the replica's first worker among the workers of its role.
-        role_world_size: The number of workers of the role.
-        source_rank: The rank from which the other workers take the training state: the first worker of the replica that
-            has been a member for longest.
-        master_addr: The address of the generation's store.
-        master_port: The port of the generation's store.
-        gpus: The numbers, on the node, of the GPUs that the replica has.
-        addresses: The known addresses of the roles that this one has a gate on.
+    `rank` is that of the replica's first worker in the world, `role_rank` among the workers of its role; its other
+    workers follow. `group_rank` is its place among the `group_world_size` replicas of the world. `source_rank` is the
+    rank from which the other workers take the training state: the first worker of the replica that has been a member
+    for longest. `master_addr` and `master_port` are those of the generation's store, `gpus` numbers on the node, and
+    `addresses` the known ones of the roles that this one has a gate on.
     """
 
     world: WorldName
@@ -141,18 +128,11 @@ class StopReplica(AttemptOrder, frozen=True, tag=True):
 
 
 class AskStep(AttemptOrder, frozen=True, tag=True):
-    """Ask how far the workers are, because their world is to stop soon (R14); the agent answers with StepTold.
-
-    From then on the workers wait in their next should_stop() for StopAtStep.
-    """
+    """Ask how far the workers are (R14); StepTold answers, and they wait in should_stop() for StopAtStep."""
 
 
 class StopAtStep(AttemptOrder, frozen=True, tag=True):
-    """Set the step at which should_stop() turns true on every rank (R14).
-
-    None: there is no agreed step, and should_stop() turns true at once: in the call in which a worker waits, or its
-    next one.
-    """
+    """Set the step at which should_stop() turns true on every rank (R14); None, if there is no agreed one: at once."""
 
     step: int | None
 
@@ -175,14 +155,9 @@ class AnswerCheckpoint(AttemptOrder, frozen=True, tag=True):
 class Decided(msgspec.Struct, frozen=True, tag=True):
     """Decision, or a fact that a user has to know. The terminal, the record, hooks and tests show the same one.
 
-    `what`, `about` and `incident` are stable: tools read them. `text` is for people, and may change.
-
-    Args:
-        what: What was decided. A decision whose name ends in `refused` answers an operator, and changes nothing.
-        about: The replica, node, world or role that it is about, as users write it; empty: the job.
-        text: The decision in one sentence.
-        level: How loud it is shown. `refused`: the operator asked for something impossible.
-        incident: The number of the incident that it is part of; None: of none.
+    `what`, `about` and `incident` are stable: tools read them. `text`, one sentence, is for people, and may change. A
+    decision whose `what` ends in `refused` answers an operator, and changes nothing. `about` is a replica, node, world
+    or role, as users write it; empty: the job. `incident` is the number of the one that it is part of.
     """
 
     what: What

@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
 
-from flowdist.control.protocol.ids import (
-    Activity,
-    ExitCause,
-    NodeName,
-    OfAttempt,
-    ProcessState,
-    ReplicaId,
-    WorldName,
-)
+from flowdist.control.protocol.ids import Activity, ExitCause, OfAttempt, OfNode, OfStore, ProcessState, ReplicaId
 from flowdist.graph import FailureKind, NodeSpec
 
 if TYPE_CHECKING:
@@ -57,7 +49,7 @@ class InventoryItem(msgspec.Struct, frozen=True):
     exited: ReplicaExited | None = None
 
 
-class NodeJoined(msgspec.Struct, frozen=True, tag=True):
+class NodeJoined(OfNode, frozen=True, tag=True):
     """The agent of a node connected, for the first time or again.
 
     `address` is where workers of other nodes reach this node. `incarnation` is higher than before if the agent has lost
@@ -65,7 +57,6 @@ class NodeJoined(msgspec.Struct, frozen=True, tag=True):
     modules that workers need; NodeWarm follows.
     """
 
-    node: NodeName
     spec: NodeSpec
     address: str = "127.0.0.1"
     incarnation: int = 1
@@ -74,85 +65,69 @@ class NodeJoined(msgspec.Struct, frozen=True, tag=True):
     bad_gpus: tuple[tuple[int, str], ...] = ()  # by number, with the reason
 
 
-class NodeWarm(msgspec.Struct, frozen=True, tag=True):
+class NodeWarm(OfNode, frozen=True, tag=True):
     """The node has imported what workers need, or cannot import it: worlds need not wait for its imports any longer."""
 
-    node: NodeName
 
-
-class NodeLeft(msgspec.Struct, frozen=True, tag=True):
+class NodeLeft(OfNode, frozen=True, tag=True):
     """The agent of the node got SIGTERM, stopped its workers, and left the job. Nothing runs on the node any more."""
 
-    node: NodeName
 
-
-class NodeGone(msgspec.Struct, frozen=True, tag=True):
+class NodeGone(OfNode, frozen=True, tag=True):
     """The agent of the node is dead and nothing runs on the node any more, as its guardian or supervisor has proven."""
 
-    node: NodeName
     cause: str = "its agent died"
 
 
-class NodeSuspected(msgspec.Struct, frozen=True, tag=True):
+class NodeSuspected(OfNode, frozen=True, tag=True):
     """The heartbeats of the node are overdue. Until NodeHeard or NodeSilent, it may be the cause of other failures."""
 
-    node: NodeName
 
-
-class NodeSilent(msgspec.Struct, frozen=True, tag=True):
+class NodeSilent(OfNode, frozen=True, tag=True):
     """The lease of the node is over, plus the margin: its agent has fenced, and nothing runs on it any more."""
 
-    node: NodeName
 
-
-class NodeStandsStill(msgspec.Struct, frozen=True, tag=True):
+class NodeStandsStill(OfNode, frozen=True, tag=True):
     """Processes on the node are stopped, by SIGSTOP or a debugger: `who` names those of flowdist, with their numbers.
 
     Empty: they go on. Without its spawner a node can neither start nor end workers, nor notice their end; without its
     guardian nothing ends the node if its agent dies. `workers` are the replicas with a worker that is stopped.
     """
 
-    node: NodeName
     who: str = ""
     workers: tuple[ReplicaId, ...] = ()
 
 
-class GpuFailed(msgspec.Struct, frozen=True, tag=True):
+class GpuFailed(OfNode, frozen=True, tag=True):
     """A GPU of the node has an error; `gpu` is its number there, and `reason` says in words what is wrong.
 
     `xid` is the number of the error that NVIDIA's driver reported; 0: the error was noticed in another way.
     """
 
-    node: NodeName
     gpu: int
     reason: str
     xid: int = 0
 
 
-class NodeHeard(msgspec.Struct, frozen=True, tag=True):
+class NodeHeard(OfNode, frozen=True, tag=True):
     """A suspected or silent node sent a heartbeat. A suspected one is up; a silent one is lost until it joins anew.
 
     `up_ns` is when the node ran for certain what it ran, because its agent has returned an answer of that time; None:
     now. The heartbeat may have been on its way since.
     """
 
-    node: NodeName
     up_ns: int | None = None
 
 
-class StoreOpened(msgspec.Struct, frozen=True, tag=True):
+class StoreOpened(OfStore, frozen=True, tag=True):
     """The store of a generation listens on `port`, so that its members may start."""
 
-    world: WorldName
-    generation: int
     port: int
 
 
-class StoreLost(msgspec.Struct, frozen=True, tag=True):
+class StoreLost(OfStore, frozen=True, tag=True):
     """The store of a generation died, or could not be started; `detail` says how."""
 
-    world: WorldName
-    generation: int
     detail: str = ""
 
 
@@ -206,10 +181,7 @@ class ReplicaPublished(OfAttempt, frozen=True, tag=True):
 
 
 class ReplicaAcknowledged(OfAttempt, frozen=True, tag=True):
-    """All workers of the replica have a version of the role that its role names in `versions=` (R23).
-
-    `version` is the lowest that a worker of the attempt has acknowledged last.
-    """
+    """All workers of the replica have at least this version of the role that its `versions=` names (R23)."""
 
     version: int
 
@@ -279,28 +251,21 @@ class ScaleRequested(msgspec.Struct, frozen=True, tag=True):
     replicas: int
 
 
-class DrainRequested(msgspec.Struct, frozen=True, tag=True):
+class DrainRequested(OfNode, frozen=True, tag=True):
     """The operator wants the node empty: its replicas move away at an agreed step, and nothing new is placed on it."""
 
-    node: NodeName
 
-
-class CordonRequested(msgspec.Struct, frozen=True, tag=True):
+class CordonRequested(OfNode, frozen=True, tag=True):
     """The operator wants nothing new on the node. What runs there continues."""
 
-    node: NodeName
 
-
-class UncordonRequested(msgspec.Struct, frozen=True, tag=True):
+class UncordonRequested(OfNode, frozen=True, tag=True):
     """The operator wants the node to be used again, for whatever reason it was cordoned."""
 
-    node: NodeName
 
-
-class NodePreempted(msgspec.Struct, frozen=True, tag=True):
+class NodePreempted(OfNode, frozen=True, tag=True):
     """The node will be taken away `notice_ns` after this event."""
 
-    node: NodeName
     notice_ns: int
 
 

@@ -40,24 +40,30 @@ class OfAttempt(msgspec.Struct, frozen=True):
     attempt: int
 
 
+class OfNode(msgspec.Struct, frozen=True):
+    """Base of the events of the controller that are about a node."""
+
+    node: NodeName
+
+
+class OfStore(msgspec.Struct, frozen=True):
+    """Base of what controller and agent hear and say about the store of one generation of a world."""
+
+    world: WorldName
+    generation: int
+
+
 VERSION_MAX = 1 << 62  # of what a role publishes (R23)
 RANK_DIGITS = 10  # more than any number of nodes has
 
 
 def unnamed_nodes(first: int, total: int) -> tuple[NodeName, ...]:
-    """Return the placeholders `host N of total`, N from `first` to `total`, for nodes that are expected to join.
-
-    A node whose name is not known in advance takes the place of one of them when it joins.
-    """
+    """Return the placeholders `host N of total`, from `first` on, for nodes of any name that are expected to join."""
     return tuple(f"host {number} of {total}" for number in range(first, total + 1))
 
 
 def unnamed_of_rank(rank: str, other: NodeName) -> NodeName:
-    """Return the placeholder whose rank is this text, among those of which `other` is one; empty if none can be.
-
-    Raises:
-        IndexError: `other` is not of `unnamed_nodes`.
-    """
+    """Return the placeholder of that rank in the row of the placeholder `other`; empty if there can be none."""
     if not (rank.isdecimal() and len(rank) < RANK_DIGITS and str(int(rank)) == rank):
         return ""
     return f"host {int(rank) + 1} of {other.split()[3]}"

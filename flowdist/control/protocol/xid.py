@@ -53,23 +53,15 @@ def why_kept(xid: int) -> str:
 
 
 def is_bad(xid: int) -> bool:
-    """Return whether a GPU with this error is bad, so that no replica gets it any more.
-
-    True for unknown numbers, and for 0: an error that was noticed without a report of the driver.
-    """
+    """Return whether no replica gets a GPU with this error any more; True if it is unknown, or 0: not the driver's."""
     return not why_kept(xid)
 
 
 def parts_hit(xid: int, instance: int | None, parts: dict[int, int | None]) -> list[int]:
     """Return the numbers of the node's GPUs that an error of one device concerns.
 
-    These are all of `parts` if the error makes the device bad or the driver names no instance. Otherwise they are the
-    GPUs that are that instance, or the whole device.
-
-    Args:
-        xid: The number of the error.
-        instance: The GPU instance (MIG) that the driver names; None if it names none, or the device has none.
-        parts: The node's GPUs on that device: from number to GPU instance. None: the GPU is the whole device.
+    These are all of `parts` if the error makes the device bad or the driver names no instance (MIG). Otherwise they are
+    the GPUs that are that instance, or the whole device, which is None in `parts`.
     """
     if instance is None or is_bad(xid):
         return list(parts)

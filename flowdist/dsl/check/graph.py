@@ -18,11 +18,7 @@ from flowdist.graph import RoleGraph, RoleSpec
 
 
 def check_graph(topology: Topology, graph: RoleGraph, problems: Problems, *, by_engine: bool) -> None:
-    """Add every contradiction between roles, and between the job and its nodes, to `problems`.
-
-    The compiler calls it last. `graph` is the compiled `topology`; the roles of both are in the same order. With
-    `by_engine`, nodes are as large as their replicas need.
-    """
+    """Add every contradiction between roles, and with the nodes, which with `by_engine` are as large as needed."""
     specs: dict[str, RoleSpec] = {}
     for role, spec in zip(topology.roles, graph.roles, strict=True):
         specs.setdefault(spec.name, spec)

@@ -64,11 +64,7 @@ def _nodes_with_gpus(graph: RoleGraph) -> str:
 
 
 def check_minima(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
-    """Add an error for the first role whose minimum has no room beside the roles that are alive with it (FD113).
-
-    Places are chosen as the controller chooses them. Nothing is checked if the topology declares no nodes, or if
-    earlier problems leave the sizes of roles unknown.
-    """
+    """Add an error for the first role whose minimum has no room beside the roles that are alive with it (FD113)."""
     if not graph.cluster.given or problems.is_wrong(owner_of(graph), "nodes", "labels"):
         return
     if any(problems.is_wrong(owner_of(spec), *_SEATING) for spec in graph.roles):
@@ -119,10 +115,7 @@ def _nodes_of(seats: Iterable[Seat]) -> set[str]:
 
 
 def _seat(spec: RoleSpec, need: Need, free: dict[str, Capacity], allowed: set[str]) -> list[Seat]:
-    """Take seats for the role's minimum of replicas out of `free`, in the order in which the controller gives them.
-
-    There are fewer than the minimum if the `allowed` nodes have no more room.
-    """
+    """Take seats for the role's minimum, or for fewer, out of `free`, in the order of the controller."""
     sign = 1 if spec.placement.strategy == "pack" else -1
     left = [
         (sign * slots(need, capacity), i, name)
@@ -163,10 +156,7 @@ def check_limits(fields: Fields, spec: RoleSpec) -> None:
 
 
 def check_limits_of_job(topology: Topology, graph: RoleGraph, problems: Problems) -> None:
-    """Add an error if the nodes have too few ports for the roles (FD184); warn of more nodes than a run has (FD337).
-
-    Nothing is checked if the topology declares no nodes.
-    """
+    """Add an error if the given nodes have too few ports (FD184); warn of more nodes than a run has (FD337)."""
     nodes, top = len(graph.cluster.nodes), Fields(owner_of(topology), topology.fields, topology.site, problems)
     if not graph.cluster.given or top.is_wrong("nodes"):
         return

@@ -64,10 +64,7 @@ def check_timeouts(topology: Topology, graph: RoleGraph, problems: Problems) -> 
 
 
 def problem_of(found: Finding, arguments: Arguments) -> Problem:
-    """Return the problem that reports a finding, at its argument; its message begins with the owner.
-
-    If only the first of the other arguments comes from the command line, the problem is reported there.
-    """
+    """Return the problem that reports a finding, at its argument, or at the first other one if `--set` gave that."""
     places = [arguments.place(found.role, name) for name in (found.name, *(name for name, _ in found.others[:1]))]
     place = places[-1] if places[-1].file == COMMAND_LINE else places[0]
     related = tuple(related_to(arguments, found.role, name, ns) for name, ns in found.others)

@@ -33,11 +33,7 @@ def sections() -> dict[str, Section]:
 
 
 def section(code: str) -> Section:
-    """Return the section of `errors.md` on a code such as `FD105`, in upper or lower case.
-
-    Raises:
-        FlowdistError: There is no such code.
-    """
+    """Return the section on a code such as `FD105`, in upper or lower case; FlowdistError if there is no such code."""
     known = sections()
     found = known.get(code.upper())
     if found is None:

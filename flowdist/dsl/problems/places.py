@@ -58,28 +58,19 @@ class CallSite:
         return _place(self.file, node)
 
     def element(self, argument: str, index: int) -> Place:
-        """Return the place of one element of an argument that is written as a list or tuple.
-
-        If the argument is written in another way, the place of the whole argument is returned.
-        """
+        """Return the place of one element of an argument that is written as a list or tuple, else of all of it."""
         value = getattr(self._keyword(argument), "value", None)
         if isinstance(value, ast.List | ast.Tuple) and index < len(value.elts):
             return _place(self.file, value.elts[index])
         return self.place(argument)
 
     def keyword(self, argument: str) -> Place:
-        """Return the place of a keyword argument together with its name, such as `cpus=3`.
-
-        If the call does not have it as a keyword, the place that `place` returns is returned.
-        """
+        """Return the place of an argument with its name, such as `cpus=3`, or as `place` does if it has none."""
         keyword = self._keyword(argument)
         return _place(self.file, keyword) if keyword is not None else self.place(argument)
 
     def entry(self, argument: str, key: str) -> Place:
-        """Return the place of the value of one key, in an argument that is written as a dict.
-
-        If the argument is written in another way, or lacks the key, the place of the whole argument is returned.
-        """
+        """Return the place of a key's value in an argument that is written as a dict with it, else of all of it."""
         given = getattr(self._keyword(argument), "value", None)
         for name, value in zip(given.keys, given.values, strict=True) if isinstance(given, ast.Dict) else ():
             if isinstance(name, ast.Constant) and str(name.value) == key:
@@ -87,7 +78,6 @@ class CallSite:
         return self.place(argument)
 
     def _keyword(self, argument: str) -> ast.keyword | None:
-        """Return the syntax node of a keyword argument; None if the call does not have it or has no known source."""
         call, name = self._call(), self.renamed.get(argument, argument)
         return next((each for each in call.keywords if each.arg == name), None) if call is not None else None
 
@@ -143,10 +133,7 @@ def no_warnings() -> Iterator[None]:
 def parse(source: str | bytes) -> ast.Module:
     """Return the syntax tree of Python source, as `ast.parse` does, without its warnings.
 
-    Raises:
-        SyntaxError: The source is not valid Python.
-        ValueError: The source has a null byte, or cannot be decoded.
-        RecursionError: Its expressions are nested too deeply.
+    Raises SyntaxError, ValueError (a null byte, or bytes that cannot be decoded) or RecursionError.
     """
     with no_warnings():
         return ast.parse(source)

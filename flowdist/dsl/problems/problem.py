@@ -41,10 +41,7 @@ class Problem(NamedTuple):
     related: tuple[Related, ...] = ()
 
     def format(self) -> str:
-        """Return the text that the terminal shows: place, message, source line with the argument marked, and help.
-
-        Before the help come the notes about other values.
-        """
+        """Return the text that the terminal shows: place, message, source line with a mark, notes, and help."""
         where = f"{place_text(self.place)}: " if self.place.file != COMMAND_LINE else ""
         lines = [f"{where}{self.severity}[{self.code}]: {self.message}"]
         source = linecache.getline(self.place.file, self.place.line).rstrip("\n")
@@ -99,10 +96,7 @@ class Problems:
         self._found: dict[tuple[str, str, Place], tuple[Problem, dict[str, None]]] = {}
 
     def error(self, code: str, message: str, help: str, place: Place, *, owner: str = "") -> None:
-        """Add an error at the given place.
-
-        `owner` is the part of the topology that has it, such as `role 'trainer'`, and begins the message.
-        """
+        """Add an error; `owner`, the part of the topology that has it, as `role 'trainer'`, begins the message."""
         self.report(Problem(code, message, help, place), owner=owner)
 
     def warn(self, code: str, message: str, help: str, place: Place, *, owner: str = "") -> None:
@@ -123,10 +117,7 @@ class Problems:
             argument = argument.rpartition(".")[0]
 
     def is_wrong(self, owner: str, *arguments: str) -> bool:
-        """Return whether one of the arguments of a part of the topology has an error: its value is then unknown.
-
-        The argument `*` stands for those that nobody understood: they may have been any of the part's arguments.
-        """
+        """Return whether one of the arguments, or `*`, one that nobody understood, has an error."""
         return any((owner, argument) in self._wrong for argument in ("*", *arguments))
 
     def sorted(self) -> list[Problem]:

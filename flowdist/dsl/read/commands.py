@@ -33,11 +33,7 @@ Env = tuple[tuple[tuple[str, str], ...], tuple[SecretRef, ...]]
 
 
 def read_command(fields: Fields, folder: Path) -> tuple[str, ...]:
-    """Return the command of a role, given by `command=`, by `script=` or `module=` with `args=`, or by `run=`.
-
-    Two commands add an error, and return the first; an empty one, or none, adds an error and returns `("true",)`.
-    Functions of `run=` are looked for in `folder`, that of the topology file.
-    """
+    """Return the command of a role by `command=`, `script=`, `module=` or `run=`; a harmless one after an error."""
     values = fields.values
     ways = [name for name in WAYS if values.get(name) is not None]
     if len(ways) > 1:
@@ -70,10 +66,7 @@ def read_command(fields: Fields, folder: Path) -> tuple[str, ...]:
 
 
 def split(fields: Fields, name: str) -> tuple[str, ...]:
-    """Return the argument `name` as words: a list as it is, a string split as a shell splits it; no shell runs.
-
-    Anything else adds an error, and returns `("true",)`.
-    """
+    """Return the argument as words: a list as it is, a string as a shell splits it; else an error, ("true",)."""
     value: Any = fields.values.get(name)
     if isinstance(value, str):
         try:
@@ -90,10 +83,7 @@ def split(fields: Fields, name: str) -> tuple[str, ...]:
 
 
 def read_hook(fields: Fields, name: str, folder: Path) -> tuple[str, ...]:
-    """Return the command of the hook `name`, which belongs to the job, not to a role; empty if there is none.
-
-    An empty command, a macro that is not in HOOK_MACROS, and a program that does not exist add errors.
-    """
+    """Return the command of the job's hook `name`, empty if there is none; add errors for what cannot be run."""
     if fields.values[name] is None:
         return ()
     command = split(fields, name)
@@ -178,10 +168,7 @@ def macros_in(texts: Sequence[str]) -> Iterator[str]:
 
 
 def macros_of(fields: Fields, command: Sequence[str], env: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the macros in a role's command and environment, each after its argument: `("env.X", "rank")`.
-
-    Each pair is returned once. The argument is the place at which problems of the macro are reported.
-    """
+    """Return each macro in command and environment once, after the argument it stands in: `("env.X", "rank")`."""
     way = way_of(fields)
     first_of_args = {"command": len(command), "script": 2, "module": 3, "run": len(command)}[way]
     texts = [(way if i < first_of_args else "args", word) for i, word in enumerate(command)]
@@ -190,10 +177,7 @@ def macros_of(fields: Fields, command: Sequence[str], env: Sequence[tuple[str, s
 
 
 def read_env(fields: Fields, folder: Path) -> Env:
-    """Return the variables and the secrets of a role's `env=`. Files of secrets are relative to `folder`.
-
-    A variable that cannot be set adds an error, and is left out. A secret without a value at present adds a warning.
-    """
+    """Return the variables and secrets of `env=`; errors for what cannot be set, warnings for secrets without value."""
     given = fields.values["env"] or {}
     if not isinstance(given, Mapping):
         fields.error("FD134", "env", "env= must be a dict", 'write env={"NAME": "value"}')

@@ -31,12 +31,12 @@ from flowdist.graph import (
     parse_duration,
     parse_memory,
 )
-from flowdist.graph.units import NUMBER_MAX
+from flowdist.graph.units import GPUS_MAX, NUMBER_MAX
 
 RESERVED = ("all", "controller")  # faults use these names: `all@30s`, `controller@30s`
 PLAIN = (str, int, float, PurePath)  # types of values that stand for their text in `env=` and `where=`
+FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 DOUBLE = "name.double"  # marked as wrong for roles whose name is that of an earlier role
-GPUS_MAX = 1024  # of one node
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")  # usable as a host name
 PART_NAME = re.compile(r"[a-z]([a-z0-9_-]{0,61}[a-z0-9])?")  # of a topology or a role: usable as a folder, too
 
@@ -53,11 +53,7 @@ class Sizes(NamedTuple):
 
 
 def parse_sizes(value: str | int) -> Sizes:
-    """Parse `[MIN:]MAX[xPROCS]`, as users write the size of a role; N means minimum and maximum N.
-
-    Raises:
-        ValueError: The value is anything else.
-    """
+    """Parse `[MIN:]MAX[xPROCS]`, where N means minimum and maximum N; ValueError for anything else."""
     if isinstance(value, bool):
         raise ValueError("not a number of replicas")
     if isinstance(value, int):
@@ -70,10 +66,7 @@ def parse_sizes(value: str | int) -> Sizes:
 
 
 def _readings(number: str, parse: Callable[[str], int], spell: Callable[[int], str]) -> list[str]:
-    """Return what a number without a unit may mean, a duration or a size of memory, as quoted texts.
-
-    A text that is usually written in another way comes with that way, too.
-    """
+    """Return what a number without a unit may mean, as quoted texts, with the usual spelling if it is another."""
     is_large = "e" in number or float(number) >= 1 << 20
     units = ("s", "ms") if parse is parse_duration else ("B",) if is_large else ("GiB", "MiB")
     found = []
@@ -97,14 +90,9 @@ class Fields:
     A part of an argument is named with a dot: `env.NAME`, `restart.scope`. A method that reads an argument adds an
     error if the value cannot be used, and then returns its default, 0, an empty value or the least one allowed.
 
-    Args:
-        owner: Part of the topology that messages name, such as `role 'trainer'`.
-        values: The arguments by name.
-        site: The call, at which errors are reported unless one of the mappings below has the argument.
-        problems: Takes errors and warnings.
-        overridden: Places of arguments that come from the command line or from flowdist.toml.
-        sites: Calls of arguments that come from other calls, such as that of a template.
-        part: Path to the arguments from those of the owner, such as `restart.`; empty for the owner's own.
+    Messages begin with the `owner`, such as `role 'trainer'`. Errors are reported at the call `site` unless
+    `overridden` has a place for the argument (of the command line or flowdist.toml) or `sites` another call, such as
+    that of a template. `part` is the path to the arguments from those of the owner, such as `restart.`.
     """
 
     def __init__(
@@ -177,10 +165,7 @@ class Fields:
             self.problems.warn(code, message, help, self.place(name), owner=self.owner)
 
     def duration(self, name: str, default: int, *, zero: bool = True) -> int:
-        """Return a duration in ns, `default` (in ns) if the argument is None or cannot be used.
-
-        A negative duration adds an error, and with `zero=False` also one of 0.
-        """
+        """Return a duration in ns, not negative, with `zero=False` not 0; `default` if it is None or wrong."""
         value, usual = self.values.get(name), 'write a duration such as "30s"'
         help = duration_help(value, f'{usual}, "1m30s" or "400ms"')
         ns = self._parse("FD106", name, parse_duration, format_duration, help, usual)
@@ -237,11 +222,7 @@ class Fields:
         return None
 
     def whole(self, name: str, *, least: int = 0, default: int | None = None) -> int:
-        """Return a whole number; `default`, if one is given, for None.
-
-        Text such as `"4"` counts as a number, since the command line gives text. Anything else, and a number below
-        `least`, adds an error and returns `least`.
-        """
+        """Return a whole number, or one in a text; `default`, if given, for None; else `least` and an error."""
         value = self.values.get(name)
         if value is None and default is not None:
             return default
@@ -325,9 +306,8 @@ class Fields:
         value = self.values.get(name)
         if value is None:
             return default
-        words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-        if isinstance(value, str) and value.lower() in words:
-            return words[value.lower()]
+        if isinstance(value, str) and value.lower() in FLAGS:
+            return FLAGS[value.lower()]
         if not isinstance(value, bool):
             self.error("FD134", name, f"{name}={value!r} must be true or false", f"write {name}={default}")
             return default
@@ -342,10 +322,7 @@ class Fields:
         return value
 
     def words(self, name: str) -> tuple[str, ...]:
-        """Return a sequence of strings; a single string, as the command line gives it, is split at commas.
-
-        Anything else adds an error and returns an empty tuple.
-        """
+        """Return a sequence of strings, or a string split at commas, as the command line gives it; else ()."""
         value = self.values.get(name)
         if isinstance(value, str):
             return tuple(part.strip() for part in value.split(",") if part.strip())
@@ -369,10 +346,7 @@ class Fields:
         return value
 
     def pairs(self, name: str) -> tuple[tuple[str, str], ...]:
-        """Return the entries of a dict of strings or numbers as pairs of strings; None counts as an empty dict.
-
-        A name that is empty or has a `=`, and a value of None, add errors.
-        """
+        """Return a dict of strings or numbers as pairs of strings, without those that are wrong; () for None."""
         value = self.values.get(name)
         if value is None:
             return ()

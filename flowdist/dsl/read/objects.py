@@ -54,10 +54,7 @@ CLASS = Wanted("simulate", "FD149", "class", inspect.isclass, "can be imported",
 
 
 def function_of(fields: Fields, folder: Path) -> str:
-    """Return `run=` as `module:function`, or as `/path/file.py:function` if the topology file itself defines it.
-
-    A function that cannot be imported, has arguments without defaults, or is a coroutine or generator adds an error.
-    """
+    """Return `run=` as `module:function` or `/path/file.py:function`; add errors for what workers cannot call."""
     value: Any = fields.values["run"]
     if isinstance(value, str):
         function = _definition_of(fields, FUNCTION, value, folder)
@@ -85,11 +82,7 @@ def _check_function(fields: Fields, name: str, wanted: list[str], *, is_lazy: bo
 
 
 def model_of(fields: Fields, folder: Path, kind: str) -> str:
-    """Return `simulate=` as `module:Class`, or as `/path/file.py:Class` if the topology file itself defines the class.
-
-    A class that cannot be imported, or lacks a method that models of the role's kind need, adds an error. The text is
-    empty if the argument is None.
-    """
+    """Return `simulate=` as `module:Class` or `/path/file.py:Class`, "" for None; add errors for unusable classes."""
     value: Any = fields.values["simulate"]
     if value is None:
         return ""
@@ -172,10 +165,7 @@ def misspelt(methods: Iterable[str], kind: str) -> Iterator[tuple[str, str]]:
 
 
 def _check_methods(fields: Fields, name: str, methods: Mapping[str, str], kind: str) -> None:
-    """Add errors for required methods that a model lacks, and warnings for misspelled optional ones.
-
-    `methods` has the place of each method, as `file:line`, or an empty text.
-    """
+    """Add errors for required methods that a model lacks, and warnings for misspelled ones; `methods` have places."""
     for method in METHODS[kind]:
         if method not in methods:
             message = f"{name} has no method {method}()"
@@ -243,10 +233,7 @@ def _definition_of(fields: Fields, wanted: Wanted, text: str, folder: Path) -> A
 
 
 def _in_file(fields: Fields, wanted: Wanted, module: str, name: str, path: Path) -> Any:
-    """Return the syntax node that defines the name in a file; None if there is none.
-
-    A file that cannot be parsed adds an error. So does a missing name, unless an import or an assignment may make it.
-    """
+    """Return the syntax node that defines the name in a file; None, mostly with an error, if there is none."""
     try:
         text = path.read_bytes()
         tree = parse(text)

@@ -16,10 +16,7 @@ SIGNALS = sorted(SIGNAL_NAMES.values())
 
 
 def compile_restart(role: Fields, given: Any) -> RestartPolicy | None:
-    """Return the restart policy of a role from its argument `given`; None if that is None.
-
-    Anything but a Restart adds an error and returns None.
-    """
+    """Return the restart policy of a role from its argument; None if that is None, or no Restart (an error)."""
     if given is None:
         return None
     if not isinstance(given, Restart):

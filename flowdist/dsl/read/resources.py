@@ -1,8 +1,7 @@
 """Reading of nodes and sizes: `nodes=`, `resources=`, `cpu=`, `gpu=`, `memory=`, and the sizes in `flowdist.toml`.
 
 The file has named sizes that several topologies share. The nearest file of that name counts, from the folder of the
-topology upwards. Parsed TOML has no positions, so keys are looked up line by line for the places of problems. A key
-inside an inline table has the place of its table.
+topology upwards.
 """
 
 from __future__ import annotations
@@ -19,19 +18,16 @@ from flowdist.dsl.problems.problem import Problems, did_you_mean
 from flowdist.dsl.read.fields import NAME, RESERVED, Fields, owner_of, parse_sizes
 from flowdist.graph import Cluster, JobOptions, NodeSpec, Resources
 from flowdist.graph.units import COUNT_MAX
+from flowdist.text.toml_keys import Keys, Span, span_of, spans_of_keys
 
 FILE = "flowdist.toml"
 KNOWN = ("resources",)
 SIZES = ("cpu", "gpu", "memory")
 NODES_HELP = 'write nodes=4, nodes="2:4" or a list of Node'
-Keys = tuple[str, ...]  # keys from the outermost table to the value
 
 
 class NamedResources:
-    """Sizes that roles may name in `resources=`. Those of the topology win over those of `flowdist.toml`.
-
-    The constructor reads the file, and adds what is wrong with it to `problems`.
-    """
+    """Sizes for `resources=`, of the topology or else of `flowdist.toml`, whose problems go to `problems`."""
 
     def __init__(self, topology: dsl.Topology, folder: Path, problems: Problems) -> None:
         self._problems, self._owner = problems, owner_of(topology)
@@ -93,11 +89,7 @@ class NamedResources:
 
 
 def read_cluster(top: Fields, sizes: NamedResources) -> Cluster:
-    """Return the nodes of a topology, whose arguments are `top`. Nodes may have one of the named `sizes`.
-
-    If the topology declares no nodes, `given` of the result is false. Nodes that cannot be used add errors; if none can
-    be used, `given` is false, too.
-    """
+    """Return the nodes of a topology; with none, or none that can be used, `given` of the result is false."""
     nodes = top.values.get("nodes")
     if nodes is None:
         return Cluster(given=False)
@@ -177,10 +169,7 @@ def read_heartbeat_and_lease(top: Fields) -> tuple[int, int]:
 
 
 def shared_sizes(folder: Path, problems: Problems) -> Mapping[str, Resources]:
-    """Return the sizes of the `flowdist.toml` that is nearest to a topology's folder, by name; empty if there is none.
-
-    A file that cannot be read adds an error and returns an empty mapping. Each wrong entry adds an error, too.
-    """
+    """Return the sizes in the `flowdist.toml` nearest to a folder, by name, if any; add errors for what is wrong."""
     path = next((at / FILE for at in (folder, *folder.parents) if (at / FILE).is_file()), None)
     if path is None:
         return {}
@@ -192,14 +181,14 @@ def shared_sizes(folder: Path, problems: Problems) -> Mapping[str, Resources]:
         problems.mark_wrong(FILE, "*")
         problems.error("FD142", f"{FILE} cannot be read: {reason}", "correct the file", _place_of(path, str(error)))
         return {}
-    return _Reader(path, _places(path, text), problems).resources(content)
+    return _Reader(path, spans_of_keys(text), problems).resources(content)
 
 
 class _Reader:
     """Reader of the tables of one `flowdist.toml`; it adds errors at the places of their keys."""
 
-    def __init__(self, path: Path, places: Mapping[Keys, Place], problems: Problems) -> None:
-        self._path, self._places, self._problems = path, places, problems
+    def __init__(self, path: Path, spans: Mapping[Keys, Span], problems: Problems) -> None:
+        self._path, self._spans, self._problems = path, spans, problems
 
     def resources(self, content: Mapping[str, Any]) -> dict[str, Resources]:
         """Return the sizes in the file's table `resources` by name; add errors for other tables and keys."""
@@ -239,45 +228,12 @@ class _Reader:
         self._problems.error(code, f"{FILE}: {_dotted(key)}: {message}", help, self._place(key))
 
     def _place(self, key: Keys) -> Place:
-        """Return the place of a key, or of the nearest table around it that begins a line."""
-        while key and key not in self._places:
-            key = key[:-1]
-        return self._places.get(key) or Place(str(self._path), 1)
+        return Place(str(self._path), *span_of(self._spans, key))
 
 
 def _dotted(key: Keys) -> str:
     """Return a key as TOML writes it: `resources."gpu.large".cpu`."""
     return ".".join(part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else f'"{part}"' for part in key)
-
-
-def _places(path: Path, text: str) -> dict[Keys, Place]:
-    """Return the place of each table and key of a TOML file that begins a line."""
-    places: dict[Keys, Place] = {}
-    table: Keys = ()
-    for number, line in enumerate(text.splitlines(), 1):
-        word = line.strip()
-        start = line.index(word) + 1
-        if word.startswith("["):
-            key = table = _key(word) or table
-        else:
-            word = word.partition("=")[0].rstrip()
-            key = (*table, *_key(f"{word} = 0")) if word else ()
-        for length in range(1, len(key) + 1):
-            places.setdefault(key[:length], Place(str(path), number, start, start + len(word)))
-    return places
-
-
-def _key(line: str) -> Keys:
-    """Return the keys that a line of TOML names; empty for a line that is not TOML by itself, inside a longer value."""
-    keys: list[str] = []
-    try:
-        content: Any = tomllib.loads(line)
-    except tomllib.TOMLDecodeError:
-        return ()
-    while isinstance(content, dict) and content:
-        key, content = next(iter(content.items()))
-        keys.append(key)
-    return tuple(keys)
 
 
 def _place_of(path: Path, message: str) -> Place:

@@ -19,10 +19,7 @@ COLLECTIVES = ("wait", "fail", "hang")
 
 
 def read_workload(fields: Fields, kind: str, least: int, most: int) -> WorkloadSpec:
-    """Return the workload of a role that has from `least` to `most` workers.
-
-    Without one, a service starts up in 2 s and a task in 5 s.
-    """
+    """Return the workload of a role of `least` to `most` workers; the default starts up in 2 s, a task in 5 s."""
     given = fields.values["workload"]
     startup = 2 * SECOND if kind == "service" else 5 * SECOND
     if given is None:

@@ -21,8 +21,7 @@ from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import AskStep, Decided, Effect, OpenStore, StartReplica, StopAtStep, StopReplica
 from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.graph import MINUTE, Cluster, NodeSpec, RoleGraph
-from flowdist.graph.capacity import wanted
-from flowdist.graph.units import GPUS_MAX
+from flowdist.graph.capacity import node_for_all
 
 Running = dict[str, list[int]]  # by role: the indices of its replicas that run
 
@@ -192,8 +191,7 @@ def names_of(role: str, indices: Iterable[int]) -> str:
 
 def with_room(graph: RoleGraph, count: int) -> RoleGraph:
     """Return the graph on made-up nodes, each large enough for all of it and with every label that a role wants."""
-    cpu, memory = wanted(graph.roles)
-    gpu = min(GPUS_MAX, sum(role.resources.gpu * role.max_replicas for role in graph.roles))
+    node = node_for_all(graph.roles)
     labels = tuple(dict.fromkeys(label for role in graph.roles for label in role.placement.where))
-    nodes = (NodeSpec(f"node{i}", cpu=max(cpu, 1), gpu=gpu, memory=memory, labels=labels) for i in range(count))
+    nodes = (msgspec.structs.replace(node, name=f"node{i}", labels=labels) for i in range(count))
     return msgspec.structs.replace(graph, cluster=Cluster(tuple(nodes)))

@@ -396,7 +396,7 @@ class ControllerProcess:
                 writer.write(frame)
 
     def _set_timer(self) -> None:
-        times = [time for time in (self._controller.deadline(), self._sessions.deadline()) if time is not None]
+        times = [time for time in (self._controller.deadline(), self._sessions.detector.deadline()) if time is not None]
         self._alarm.set(max(0, min(times) - self._now()) / 1e9 if times else None)
 
     def _time_passed(self, now: int) -> None:
@@ -404,7 +404,7 @@ class ControllerProcess:
 
         The alarm calls this once every message that had arrived by `now` is handled.
         """
-        for event in self._sessions.expire(now):
+        for event in self._sessions.detector.expire(now):
             self._handle(event)
         deadline = self._controller.deadline()
         if deadline is not None and deadline <= now:

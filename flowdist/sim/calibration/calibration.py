@@ -42,13 +42,7 @@ def calibrate(runs: Sequence[Observed]) -> Calibration:
 
 
 def calibrated(graph: RoleGraph, calibration: Calibration, keep: Collection[str] = ()) -> RoleGraph:
-    """Return a copy of the graph whose workloads have the measured fields, where there are any.
-
-    Args:
-        graph: The graph.
-        calibration: The measured times, by role.
-        keep: Fields that keep the graph's value, as `role.field`: what a user has set by hand.
-    """
+    """Return the graph with the measured fields in its workloads, except for those to `keep`, as `role.field`."""
 
     def chosen(role: RoleSpec) -> dict[str, Any]:
         fields = calibration.roles[role.name].fields if role.name in calibration.roles else {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from flowdist.errors import FlowdistError, did_you_mean
 from flowdist.graph import MS, format_duration, parse_duration
 from flowdist.sim.calibration.calibration import Calibration
 from flowdist.sim.calibration.fit import Distribution, RoleTimes, rounded
+from flowdist.text.toml_keys import span_of, spans_of_keys
 
 FORMAT = 1
 HELP = "flowdist calibrate RUN -o workload.toml writes such a file"
@@ -154,11 +155,7 @@ def _quoted(text: str) -> str:
 
 
 def read_calibration(path: Path) -> Calibration:
-    """Read and check a workload.toml.
-
-    Raises:
-        FlowdistError: The file cannot be read, or has problems: the message names all, each with its line.
-    """
+    """Read and check a workload.toml; FlowdistError with all of its problems, each with its line."""
     try:
         text = path.read_text(encoding="utf-8")
         content = tomllib.loads(text)
@@ -169,8 +166,8 @@ def read_calibration(path: Path) -> Calibration:
     reader = _Reader(content)
     found = reader.read()
     if reader.problems:
-        places = dict(_places(text))
-        lines = [f"{path}:{_line_of(places, keys)}: {problem}" for keys, problem in reader.problems]
+        spans = spans_of_keys(text)
+        lines = [f"{path}:{span_of(spans, keys).line}: {problem}" for keys, problem in reader.problems]
         raise FlowdistError("\n".join(lines), help="correct the file, or write it anew with flowdist calibrate")
     return found
 
@@ -248,34 +245,3 @@ class _Reader:
             text = f"{name}: the next checkpoint begins {_text(every)} after one has blocked, but that one is complete"
             text += f" only after {_text(takes - blocks)}"
             self.problems.append((("roles", name, "checkpoint_every"), text))
-
-
-def _places(text: str) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Yield the keys and the number of each line that begins a table or sets a value on one line."""
-    table: tuple[str, ...] = ()
-    for number, line in enumerate(text.splitlines(), 1):
-        head = line.strip()
-        if head.startswith("["):
-            table = _keys(head.strip("[]"))
-            yield table, number
-        elif "=" in head and not head.startswith("#"):
-            yield (*table, *_keys(head.partition("=")[0])), number
-
-
-def _keys(text: str) -> tuple[str, ...]:
-    try:
-        value: Any = tomllib.loads(f"{text.strip()} = 0")
-    except tomllib.TOMLDecodeError:
-        return ()
-    keys = []
-    while isinstance(value, dict):
-        key, value = next(iter(value.items()))
-        keys.append(key)
-    return tuple(keys)
-
-
-def _line_of(places: Mapping[tuple[str, ...], int], keys: tuple[str, ...]) -> int:
-    """Return the number of the line that sets a key, or of the nearest table around it; 1 if there is neither."""
-    while keys and keys not in places:
-        keys = keys[:-1]
-    return places.get(keys, 1)

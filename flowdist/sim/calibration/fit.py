@@ -121,7 +121,6 @@ class _RoleFit:
             self.fields["stop_ns"] = self.used["stop"]
 
     def _set(self, field: str, name: str, samples: list[int]) -> None:
-        """Set a field of the workload to the median of samples, which are shown under a name."""
         self.fields[field], self.samples[name] = median(samples), samples
 
     # Steps and what a checkpoint costs.
@@ -245,10 +244,7 @@ class _RoleFit:
                 yield max(0, at - done_ns)
 
     def _guess_from_loss(self) -> None:
-        """Estimate the interval of checkpoints from the steps that were done again: n of them mean 2n in an interval.
-
-        A role whose attempts all began at the first step saves nothing.
-        """
+        """Estimate the interval of checkpoints from steps that were done again: n of them mean 2n in it."""
         reached, lost = 0, []
         for one in self._all:
             steps = [mark.step for mark in one.clock if not mark.is_count]
@@ -460,10 +456,7 @@ class Distribution(NamedTuple):
 
 
 def distribution(samples: Sequence[int], used_ns: int | None = None) -> Distribution | None:
-    """Return the distribution of durations in ns; None if there are none. Quantiles are interpolated linearly.
-
-    `used_ns` is the figure that stands for all of them; None: their median.
-    """
+    """Return the distribution of durations in ns, or None; `used_ns` stands for all of them (None: their median)."""
     if not samples:
         return None
     ordered = sorted(samples)

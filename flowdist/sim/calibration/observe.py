@@ -83,10 +83,7 @@ class Generation:
         return max((mark.step for marks in self.marks.values() for mark in marks if not mark.is_count), default=0)
 
     def note(self, member: ReplicaId, mark: Mark) -> None:
-        """Add a report of a member. Counted steps are no marks any more once it reports its steps by itself.
-
-        The first count stays known as `counted`: the first report of the script may come many steps later.
-        """
+        """Add a report of a member. Once it reports steps itself, counts are no marks; `counted` stays known."""
         if mark.is_count and self.counted is None:
             self.counted = mark
         marks = self.marks.setdefault(member, [])
@@ -129,11 +126,7 @@ class Observed:
 
 
 def observe(header: Header, lines: Iterable[Line]) -> Observed:
-    """Return what the lines of a record, or its first part, show about the times of the workers.
-
-    Raises:
-        BadLine: A line cannot be replayed.
-    """
+    """Return what the lines of a record, or its first part, show about times; BadLine if one cannot be replayed."""
     observer = Observer(header)
     for line in lines:
         observer.hear(line)
@@ -233,7 +226,6 @@ class Observer:
         self._of[start.replica, start.attempt] = generation
 
     def _note_end(self, event: ev.Event, now: int) -> None:
-        """Note the end, the suspension or the stall of an attempt."""
         match event:
             case ev.ReplicaStopped() | ev.ReplicaExited():
                 ordered = self._ordered.pop((event.replica, event.attempt), None)
@@ -296,7 +288,6 @@ class Observer:
             self._saved[generation.world] = event.step
 
     def _note_up(self, replica: ReplicaId) -> None:
-        """Note that a node has the modules of a role, since a replica of the role has come up on it."""
         if replica in self._node:
             self._has_modules[self._node[replica], replica.role] = None
 

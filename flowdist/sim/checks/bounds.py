@@ -22,10 +22,7 @@ class Bounds(NamedTuple):
     goodput: float | None = None  # the least productive share of the time of tasks, 0 to 1
 
     def broken(self, result: SimResult) -> list[tuple[str, str]]:
-        """Return a pair for each incident, world or run that breaks a bound: the bound, and a text for people.
-
-        The bound is `RECOVERS`, `LOST_WORK` or `GOODPUT`.
-        """
+        """Return for each incident, world or run that breaks a bound its name, such as `RECOVERS`, and a text."""
         return [*self._slow(result), *self._redone(result), *self._idle(result)]
 
     def _slow(self, result: SimResult) -> list[tuple[str, str]]:
@@ -59,15 +56,9 @@ class Bounds(NamedTuple):
 
 
 def bounds_of(recovers_within: str | None = None, lost_work: str | None = None, goodput: float | None = None) -> Bounds:
-    """Return the bounds that a user has written; None: not bounded.
+    """Return the bounds that a user has written, two durations and a share from 0 to 1; None: not bounded.
 
-    Args:
-        recovers_within: A duration, such as "30s".
-        lost_work: A duration.
-        goodput: A share of the time, 0 to 1.
-
-    Raises:
-        FlowdistError: A text is no duration, or the goodput is not from 0 to 1.
+    Raises FlowdistError if a text is no duration, or the goodput is not from 0 to 1.
     """
     if goodput is not None and not 0 <= goodput <= 1:
         raise FlowdistError(f"goodput {goodput}: a share of the time is from 0 to 1", help="write 0.9 for 90 %")

@@ -76,10 +76,7 @@ def _compare(what: str, expected: Mapping[str, object], found: Mapping[str, obje
 
 
 def times_restarted(result: SimResult, name: str) -> int:
-    """Return how often the role `name` was restarted.
-
-    A gang restarts as one: generations after the first count. In another role the restarts of all replicas add up.
-    """
+    """Return how often the role was restarted: a gang by generations after the first, others by replicas."""
     role = result.job.roles[name]
     if role.spec.gang:
         return max(0, result.job.worlds[role.worlds[0]].generation - 1)

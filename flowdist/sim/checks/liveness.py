@@ -44,10 +44,7 @@ def end_ns(graph: RoleGraph, plan: Plan, horizon_ns: int) -> int:
 
 
 def healed_ns(result: SimResult, plan: Plan) -> int:
-    """Return the time in ns at which the last of the faults that hit was over; 0 if none hit.
-
-    Then nodes are back, links have no fault, and checkpoints that were begun on a slow disk are written.
-    """
+    """Return the time in ns at which the last fault that hit was over, late writes included; 0 if none hit."""
     lasts = {fault.spec: _lasts_ns(result.job.graph, fault) for fault in plan.faults}
     hits = [line for line in result.lines if type(line) is FaultLine]
     return max((line.t_ns + lasts.get(line.spec, 0) for line in hits), default=0)

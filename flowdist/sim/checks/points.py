@@ -145,7 +145,6 @@ class Points:
 
 
 def _has_spare(job: JobState) -> bool:
-    """Return whether a usable node is empty and large enough for a replica of some task."""
     tasks = [needed(spec.resources) for spec in job.graph.roles if spec.kind == "task"]
     nodes = (node for node in job.nodes.values() if node.usable and not node.cordoned and not node.is_leaving)
     return any(not node.replicas and any(fits(need, offered(node.spec)) for need in tasks) for node in nodes)

@@ -79,9 +79,8 @@ class Watching:
     def hear(self, job: JobState, now: int) -> None:
         """Call the checks after an event at `now` (ns), and note the `sometimes` properties that are true first.
 
-        Raises:
-            Violation: An `always` property does not hold, or an `eventually` property has not held for too long.
-            FlowdistError: A check raised something other than AssertionError.
+        Raises Violation for an `always` or `eventually` property that does not hold, FlowdistError if a check raised
+        anything but AssertionError.
         """
         for rule in self.properties.always:
             holds, why = _ask(rule.name, rule.check, job)
@@ -148,13 +147,7 @@ def properties_of(
     eventually: Sequence[Eventually] = (),
     sometimes: Sequence[Sometimes] | Mapping[str, Check] = (),
 ) -> Properties:
-    """Return the properties that a test has passed.
-
-    Args:
-        always: Properties, or mere checks. Such a check becomes a property with the name of the function.
-        eventually: Properties.
-        sometimes: Properties, or checks by the name of their property.
-    """
+    """Return the properties that a test has passed; mere checks become properties named after the function."""
     points = [Sometimes(*item) for item in sometimes.items()] if isinstance(sometimes, Mapping) else sometimes
     rules = tuple(rule if isinstance(rule, Always) else Always(name_of(rule), rule) for rule in always)
     return Properties(rules, tuple(eventually), tuple(points))

@@ -47,10 +47,7 @@ class Observer(Protocol):
 
 
 class SimController:
-    """The controller process of one simulation: its nodes, its sessions, its wake-ups, its checks, and its restart.
-
-    `nodes` is shared with other parts, and filled here.
-    """
+    """The controller process of one simulation, with its checks and restarts; it fills the shared `nodes`."""
 
     def __init__(self, ctx: Context, nodes: dict[NodeName, SimNode], observer: Observer, checks: Checks) -> None:
         self._ctx, self._nodes, self._observer, self._queue = ctx, nodes, observer, ctx.queue
@@ -69,7 +66,7 @@ class SimController:
         """
         before = self._nodes.get(spec.name)
         node = self._nodes[spec.name] = self._observer.new_node(spec, before.starts + 1 if before is not None else 0)
-        if self._ctx.is_down or self.sessions.is_watched(spec.name):
+        if self._ctx.is_down or self.sessions.detector.is_watched(spec.name):
             self.watch(node)
         self._queue.after(self._ctx.arrival_ns, node.connect)
 
@@ -96,7 +93,7 @@ class SimController:
 
     def note_heard(self, node: NodeName, at: int) -> None:
         """Tell the failure detector of heartbeats that were not played; the last of them arrived at `at` (ns)."""
-        self.sessions.note_heartbeat(node, at)
+        self.sessions.detector.heard(node, at, at)
 
     def watch(self, node: SimNode) -> None:
         """Update `is_heard` of a node, and whether wake-ups depend on its heartbeats, as they do while it is not well.
@@ -104,7 +101,7 @@ class SimController:
         Called whenever a node, its link or its session has changed. A node that another one of its name has replaced is
         not watched.
         """
-        node.is_heard = self.sessions.is_heard(node.spec.name)
+        node.is_heard = self.sessions.detector.is_heard(node.spec.name)
         if self._nodes.get(node.spec.name) is not node:
             return
         if node.is_well:
@@ -157,10 +154,7 @@ class SimController:
             raise Violation("invariant", str(error)) from error
 
     def kill(self) -> None:
-        """Kill the controller: all nodes lose their connection, and events are kept for the next controller.
-
-        The next one takes over 300 ms later. It knows what is in the record, and nothing else (R21).
-        """
+        """Kill the controller; the next one takes over 300 ms later, and knows only the record (R21)."""
         self._ctx.is_down = True
         for node in self._nodes.values():
             node.lose_link()
@@ -186,10 +180,7 @@ class SimController:
             node.connect()
 
     def _replayed(self) -> Controller:
-        """Return a controller that has handled every event of the record.
-
-        A campaign ("changed") replays only the lines since the last takeover, on the controller that was killed then.
-        """
+        """Return a controller that has handled the record; in a campaign, its lines since the last takeover."""
         trace = self._ctx.trace
         fresh, heard = self._past
         if fresh is None or not self._checker.by_moment:
@@ -202,7 +193,7 @@ class SimController:
         return fresh
 
     def _update_heard(self, node: NodeName) -> None:
-        self._nodes[node].is_heard = self.sessions.is_heard(node)
+        self._nodes[node].is_heard = self.sessions.detector.is_heard(node)
 
     def _carry_out(self, effect: Effect) -> None:
         if is_order(effect):
@@ -238,8 +229,8 @@ class SimController:
     def _silent_at(self) -> int | None:
         """Return when the first node becomes suspected or silent if it is not heard before, in ns; None if none can."""
         if self._ctx.plays_heartbeats:
-            return self.sessions.deadline()
-        return self.sessions.deadline_of(self._unwell) if self._unwell else None
+            return self.sessions.detector.deadline()
+        return self.sessions.detector.deadline_of(self._unwell) if self._unwell else None
 
     def _wake(self, planned: int) -> None:
         if self._planned != planned or self._ctx.is_down:
@@ -254,7 +245,7 @@ class SimController:
         """Handle what is due now: nodes that become suspected or silent, and the deadline of the controller."""
         for node in self._nodes.values():
             node.renew()
-        for silent in self.sessions.expire(self._queue.now):
+        for silent in self.sessions.detector.expire(self._queue.now):
             self._update_heard(silent.node)
             self._nodes[silent.node].replan()  # the next heartbeat is an event now, so it has to be played
             self.handle(silent)

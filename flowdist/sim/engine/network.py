@@ -25,13 +25,10 @@ STRAY_NS = 100 * MS  # the most by which a second copy, or a message that is ove
 class Link:
     """The faults of the link between one node and the controller, and the arrival times that follow from them.
 
-    `is_quiet`: the link has no fault, so heartbeats need not be played one by one.
-
-    Args:
-        name: The node; with the seed it determines which packets are lost, whatever else happens in the job.
-        seed: The seed of the simulation.
-        apart_ns: The least time between two messages of one direction. With a schedule, actions of one time happen in a
-            drawn order, and the order of a stream must not depend on that.
+    `is_quiet`: the link has no fault, so heartbeats need not be played one by one. The name of the node and the seed
+    determine which packets are lost, whatever else happens in the job. `apart_ns` is the least time between two
+    messages of one direction: with a schedule, actions of one time happen in a drawn order, and the order of a stream
+    must not depend on that.
     """
 
     def __init__(self, name: str, seed: int, apart_ns: int = 0) -> None:
@@ -60,13 +57,9 @@ class Link:
     def disturb(self, why: str, kind: Disturbance, by: float) -> None:
         """Disturb the messages in both directions until `heal(why)`.
 
-        Delays of several causes add up. Of several probabilities of one kind the highest counts.
-
-        Args:
-            why: The cause of the fault.
-            kind: `delay`: every message is late. `drop`: packets are lost and sent again, up to 20 times. `duplicate`:
-                messages arrive twice. `reorder`: messages are overtaken by later ones.
-            by: The delay in ns; for the other kinds the probability for each packet or message.
+        Delays of several causes add up. Of several probabilities of one kind the highest counts. `by` is the delay in
+        ns, or the probability that a packet is lost and sent again, up to 20 times ("drop"), or that a message arrives
+        twice ("duplicate") or is overtaken by later ones ("reorder").
         """
         self._disturbances[kind][why] = by
         self.is_quiet = False

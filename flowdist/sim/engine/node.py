@@ -120,7 +120,7 @@ class SimNode:
         self.agent = Agent(spec, ctx.graph, incarnation=1000 * starts + 1)
         self.is_alive = True
         self.net = Link(spec.name, ctx.seed, apart_ns=1 if ctx.schedule else 0)
-        self.is_heard = False  # the controller has this node as joined and not suspected: see `Sessions.is_heard`
+        self.is_heard = False  # the controller has this node as joined and not suspected: see `FailureDetector`
         self.is_paused = False
         self.comes_at_ns = 0  # when the agent connects first, at the earliest
         self._is_coming = False
@@ -152,10 +152,7 @@ class SimNode:
         return not (self.is_heard and self.net.is_quiet) or self._ctx.plays_heartbeats
 
     def connect(self) -> None:
-        """Open a new connection to the controller, at `comes_at_ns` or later: the agent gets `Connected`, and joins.
-
-        Nothing happens while no controller runs or the link is cut; the next controller, or `heal`, calls again.
-        """
+        """Open a connection at `comes_at_ns` or later, and join, unless no controller runs or the link is cut."""
         if self._queue.now < self.comes_at_ns:
             if not self._is_coming:
                 self._queue.at(self.comes_at_ns, self.connect)
@@ -264,11 +261,7 @@ class SimNode:
             self.connect()
 
     def _mend_link(self, why: str) -> None:
-        """End the faults of the cause `why` on the link.
-
-        If late messages are still on their way the link becomes quiet only after their arrival, since a heartbeat waits
-        behind them.
-        """
+        """End the faults of a cause on the link, which becomes quiet once late messages have arrived."""
         self.net.heal(why)
         late_ns = self.net.late_ns(self._queue.now)
         if self.net.is_quiet and late_ns > 0:

@@ -30,9 +30,8 @@ NAMED_MOST = 3  # names in the message
 class Queue:
     """Actions in virtual time. `now` is that time in ns; `handled` counts the actions that were run.
 
-    Args:
-        schedule: The order of actions at the same time. 0: the one that was planned first runs first. Any other number
-            draws another order, the same one each time.
+    Actions of one time run in the order in which they were planned, with a `schedule` other than 0 in a drawn one, the
+    same each time.
     """
 
     def __init__(self, schedule: int = 0) -> None:
@@ -150,12 +149,9 @@ CRASHES = (AssertionError, KeyError, ValueError, StopIteration, TypeError, Attri
 
 
 class Violation(AssertionError):
-    """A property of the job or of the simulation does not hold.
+    """A `property` of the job or the simulation, such as "invariant", "split brain" or "liveness", does not hold.
 
-    Args:
-        property: The name of the property, such as "invariant", "split brain" or "liveness".
-        text: What does not hold, with names and times.
-        waits: What the job waits for, in words, if it does not end.
+    `waits` says what the job waits for, if it does not end.
     """
 
     def __init__(self, property: str, text: str, waits: str = "") -> None:

@@ -83,20 +83,13 @@ def of_topology(
     times: Calibration | None = None,
     *,
     keep: Collection[str] = (),
-    until_ns: int | None = None,
     seed: int = 0,
 ) -> Experiment:
     """Return the experiment of a compiled topology; one that declares no nodes gets a node for all of it.
 
-    Args:
-        graph: The compiled topology.
-        plan: The faults, and the orders of the operator.
-        times: Measured times of its workers; None: those of the topology.
-        keep: Fields of workloads that keep the value of the topology, as `role.field`.
-        until_ns: When the experiment ends at the latest, in ns; None: with the job.
-        seed: Draws what is drawn.
+    With measured `times`, workloads get them, except for the fields to `keep`, as `role.field`.
     """
     graph = with_nodes(graph)
     if times is None:
-        return Experiment(graph, plan, until_ns, seed)
-    return Experiment(calibrated(graph, times, keep), plan, until_ns, seed, arrival_ns=times.arrival_ns or 0)
+        return Experiment(graph, plan, seed=seed)
+    return Experiment(calibrated(graph, times, keep), plan, seed=seed, arrival_ns=times.arrival_ns or 0)

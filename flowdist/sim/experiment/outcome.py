@@ -90,9 +90,7 @@ class Outcome(NamedTuple):
 def of_record(header: Header, lines: Iterable[Line], *, strict: bool = False) -> Outcome:
     """Return the outcome of a recorded job, up to the end of its record.
 
-    Raises:
-        BadLine: A line cannot be replayed.
-        ReplayError: With `strict`, this version of flowdist decides otherwise than the record says.
+    Raises BadLine if a line cannot be replayed; with `strict`, ReplayError if this version decides otherwise.
     """
     replay = Replay(header, strict=strict)
     worlds = worlds_of(_heard(replay, lines))

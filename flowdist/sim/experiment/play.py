@@ -30,15 +30,9 @@ def play(
 ) -> Outcome:
     """Simulate an experiment, and return what came of it.
 
-    Args:
-        experiment: The experiment.
-        mode: Whether each message is played, or only changes of membership: weeks of a large gang in seconds.
-        tell: Called with the progress of an exact simulation.
-        fast_forward: Compute the quiet times of an exact simulation instead of playing them.
-        properties: Properties that an exact simulation has to have.
-
-    Raises:
-        MacroRefused, FaultError: Fast mode does not play this job.
+    In fast mode only changes of membership are played, not each message: weeks of a large gang in seconds; MacroRefused
+    or FaultError if it does not play this job. The other arguments are of exact simulations: `tell` is called with
+    their progress, and with `fast_forward` quiet times are computed instead of played.
     """
     if mode == "fast":
         return _fast(scope_of(experiment.graph, experiment.plan), experiment)
@@ -53,18 +47,9 @@ def play_seeds(
 ) -> Iterator[Outcome]:
     """Simulate an experiment once with each seed, and yield the outcomes in the order of the seeds.
 
-    Their `hits` have each rate of the plan.
-
-    Args:
-        experiment: The experiment.
-        mode: The mode of all of them.
-        seeds: Seeds of the faults and of all other draws.
-        scope: The job as fast mode knows it; None: made here.
-        tell: Called at each change in fast mode: see `Macro`.
-
-    Raises:
-        MacroRefused, FaultError: Fast mode does not play this job.
-        FlowdistError: A simulation has found a violation.
+    Their `hits` have each rate of the plan. `scope` is the job as fast mode knows it; None: made here. In fast mode
+    `tell` is called at each change. Raises MacroRefused or FaultError if fast mode does not play this job, and
+    FlowdistError if a simulation has found a violation.
     """
     if mode == "fast" and scope is None:
         scope = scope_of(experiment.graph, experiment.plan)
@@ -81,10 +66,7 @@ def _fast(scope: Scope, experiment: Experiment, tell: Tell | None = None) -> Out
 
 
 def checked(outcome: Outcome, *, may_stand_still: bool = False) -> Outcome:
-    """Return an outcome whose figures may be used; FlowdistError if a check of the simulator has failed.
-
-    With `may_stand_still` a job that never ends is no failure of the simulator.
-    """
+    """Return an outcome whose figures may be used; FlowdistError if a check has failed, or the job stands still."""
     found = outcome.exact.violation
     if found is not None and not (may_stand_still and found.property == "liveness"):
         raise FlowdistError(f"seed {outcome.seed}: the simulation has found a violation: {found}")
@@ -96,16 +78,9 @@ def cross_check(
 ) -> Iterator[tuple[Experiment, Comparison]]:
     """Play an experiment in both modes, fast and exact, with the faults that each seed draws from its rates.
 
-    Yields the experiment with these faults, and the comparison. All but the faults is nominal.
-
-    Args:
-        experiment: The experiment, which has an end: faults are drawn up to it.
-        seeds: Each draws other faults.
-        tell: Called with the progress of exact mode.
-
-    Raises:
-        MacroRefused, FaultError: Fast mode does not play this job.
-        FlowdistError: Exact mode has found a violation.
+    Yields the experiment with these faults, up to its end, and the comparison. All but the faults is nominal. Raises
+    MacroRefused or FaultError if fast mode does not play this job, and FlowdistError if exact mode has found a
+    violation.
     """
     plan, until_ns = experiment.plan, experiment.until_ns
     assert until_ns is not None

@@ -41,16 +41,12 @@ class Loss(NamedTuple):
 def predict(run: WholeRecord, times: Calibration, plan: Plan | None = None, seed: int = 0) -> Comparison:
     """Simulate what happened to a recorded run with measured times, and return both side by side, the run first.
 
-    Args:
-        run: The record of the run.
-        times: Times that were measured elsewhere. The number of steps is that of the run itself.
-        plan: The faults and orders; None: those of the run. Faults that flowdist injected happen where their text says,
-            such as at a step; others at the time of the run.
-        seed: Draws what the calibration does not say, such as how soon peers notice a death; 0 is nominal.
+    `times` were measured elsewhere; the number of steps is that of the run itself. Without a `plan`, faults and orders
+    are those of the run: faults that flowdist injected happen where their text says, such as at a step; others at the
+    time of the run. `seed` draws what the calibration does not say, such as how soon peers notice a death.
 
-    Raises:
-        BadLine: A line of the record cannot be replayed.
-        FlowdistError: A check of the simulator has failed. A job that never ends is no such failure.
+    Raises BadLine if a line cannot be replayed, and FlowdistError if a check of the simulator has failed. A job that
+    never ends is no such failure.
     """
     observed, recorded = observe(run.header, run.lines), reconstruct(run.header, run.lines)
     own = calibrate([observed])
@@ -150,10 +146,7 @@ def _as_injected(plan: Plan, run: WholeRecord, never: Collection[str] = ()) -> P
 
 
 def held_out(runs: Sequence[WholeRecord]) -> list[Comparison]:
-    """Return how well each run is predicted by what the others show; a single run by its own first two thirds.
-
-    BadLine if a line of a record cannot be replayed.
-    """
+    """Return how well each run is predicted by what the others show; a single run by its own first two thirds."""
     if len(runs) == 1:
         (run,) = runs
         lines = [line for line in run.lines if not isinstance(line, Header)]

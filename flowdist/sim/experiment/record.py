@@ -37,11 +37,9 @@ WITHOUT_EVENT = (
 
 
 def of_record(header: Header, lines: Sequence[Line]) -> Experiment:
-    """Return the experiment of a recorded job. A record without the id of a run is that of a simulation.
+    """Return the experiment of a recorded job; without the id of a run, the record is that of a simulation.
 
-    Raises:
-        BadLine: A line cannot be replayed.
-        FaultError: A fault of a trace cannot be read.
+    Raises BadLine if a line cannot be replayed, and FaultError if a fault of a trace cannot be read.
     """
     found = reconstruct(header, lines)
     if header.run_id:
@@ -62,11 +60,7 @@ def of_record(header: Header, lines: Sequence[Line]) -> Experiment:
 
 
 def reconstruct(header: Header, lines: Sequence[Line]) -> Experiment:
-    """Return the experiment that the events of a record show: faults, orders, arrivals of nodes, and measured times.
-
-    Raises:
-        BadLine: A line cannot be replayed.
-    """
+    """Return the experiment that events show: faults, orders, arrivals, measured times; BadLine for a wrong line."""
     found = _Reconstruction(header)
     for line in lines:
         found.add(line)
@@ -182,10 +176,7 @@ class _Reconstruction:
         self._fault(since, f"{incident.root}@{_at(since)}:hang")
 
     def _hang_behind_timeouts(self) -> None:
-        """Make a fault of each hang that was found because a collective of a peer timed out.
-
-        It began when the run injected it, or else when the peer began to wait.
-        """
+        """Make a fault of each hang behind a collective timeout, from when it was injected or noticed."""
         for incident in self._job.incidents:
             waited_ns = self._waited_ns.get(incident.root.partition("/")[0])
             if incident.kind == "hang" and waited_ns is not None and incident.number not in self._hung:

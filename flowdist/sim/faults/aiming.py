@@ -18,10 +18,7 @@ CYCLES = 3  # checkpoints after a restart that are aimed at; the times of later 
 
 
 class Aim:
-    """Computed times at which gangs of a graph write checkpoints, or read them when they restart.
-
-    Only gangs of tasks whose checkpoints take time count, and no roles with user code (`simulate=`).
-    """
+    """Computed times at which gangs without user code write checkpoints that take time, or read them."""
 
     def __init__(self, graph: RoleGraph) -> None:
         self._graph = graph
@@ -31,11 +28,7 @@ class Aim:
         self._readers = [spec for spec in saves if spec.workload.restore_ns]
 
     def saving(self, seed: int, n: int, after: Fault | None) -> int | None:
-        """Draw a time, in ns, at which a gang writes a checkpoint; None if no gang does.
-
-        `after` is the fault before number `n` of the plan. If it restarts the gang, the checkpoint is one after the
-        restart.
-        """
+        """Draw a time, in ns, at which a gang writes a checkpoint, after a fault that restarts it; None: none."""
         if not self._savers:
             return None
         spec = self._savers[int(draw(seed, "aim", "saver", n) * len(self._savers))]

@@ -42,12 +42,7 @@ KINDS = {
 
 
 def check_faults(plan: Plan, graph: RoleGraph) -> None:
-    """Check the faults and rates of a plan before a simulation.
-
-    Raises:
-        FaultError: The simulator does not carry out a fault, or its kind does not suit its target, or the target does
-            not exist, or a `slow` fault has a factor below 1, or the plan names what the job does not have.
-    """
+    """Check the faults and rates of a plan; FaultError for what the job, the target or the simulator does not have."""
     nodes = [node.name for node in graph.cluster.nodes] + plan.new_nodes
 
     def check(faults: Sequence[Fault]) -> None:
@@ -143,7 +138,6 @@ class FaultInjector:
                 self._hit_replica(fault, replica)
 
     def _named(self, fault: Fault) -> list[SimNode]:
-        """Return the node that the fault names, or all nodes with the label that it names."""
         nodes = self._nodes.values()
         return [node for node in nodes if node.spec.name == fault.target or fault.label in node.spec.labels]
 
@@ -172,13 +166,11 @@ class FaultInjector:
             self._cut(fault, self._nodes[name], directions)
 
     def _cut(self, fault: Fault, node: SimNode, directions: tuple[Direction, ...]) -> None:
-        """Cut the link between a node and the controller, and schedule its repair if the fault has a duration."""
         node.cut(fault.spec, *directions)
         self._controller.plan()  # no heartbeat comes any more, so the end of the node's lease is a deadline
         self._undo_later(fault, node.heal, fault.spec)
 
     def _undo_later(self, fault: Fault, undo: Callable[..., None], *args: Any) -> None:
-        """Schedule the end of a fault after its duration; a fault without a duration stays."""
         if fault.duration_ns is not None:
             self._queue.after(fault.duration_ns, undo, *args)
 
@@ -338,7 +330,6 @@ class FaultInjector:
         self._bring_back(fault, node, notice_ns)
 
     def _targets(self, fault: Fault) -> list[ReplicaId]:
-        """Return the running replicas that the fault names: all, those of a role, or one."""
         running = [replica.id for replica in self._ctx.job.replicas.values() if replica.phase in ("running", "ready")]
         if fault.target == "all":
             return running

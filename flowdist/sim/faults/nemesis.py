@@ -109,11 +109,9 @@ def _bears_failing_peers(graph: RoleGraph, spec: RoleSpec) -> bool:
 class Nemesis:
     """Source of drawn plans for one topology: `plan` returns the same plan for the same seed.
 
-    Args:
-        graph: The job, with its nodes.
-        horizon_ns: How long the job takes without faults, in ns.
-        saves: Begin and end, in ns, of each checkpoint of user code in a run without faults. About half of the faults
-            are drawn into these times, and the first fault of one plan in seven before the first of them.
+    The job takes `horizon_ns` without faults. `saves` are begin and end, in ns, of each checkpoint of user code in such
+    a run. About half of the faults are drawn into these times, and the first fault of one plan in seven before the
+    first of them.
     """
 
     def __init__(self, graph: RoleGraph, horizon_ns: int, saves: Sequence[tuple[int, int]] = ()) -> None:
@@ -125,10 +123,7 @@ class Nemesis:
         self._patience_s = waits_ns // NODE_FAULTS_MAX // SECOND - REJOIN_S
 
     def plan(self, seed: int) -> Plan:
-        """Return the plan of faults that the seed draws, in the order drawn, which need not be that of their times.
-
-        A fault for which no budget or room is left is dropped, so the plan may be empty.
-        """
+        """Return the plan that the seed draws, in the order drawn, without faults that find no budget or room."""
         budgets, nodes = dict(self._tolerance.budgets), self._tolerance.nodes
         faults: list[Fault] = []
         for n in range(1 + _Dice(seed).below("count", FAULTS_MAX)):
@@ -157,11 +152,7 @@ class Nemesis:
         return Plan(tuple(faults))
 
     def collective(self, seed: int) -> str:
-        """Draw what the peers of a dead worker do in tasks whose workload does not say it (`collective=`).
-
-        Returns:
-            "fail" (only if the job survives that), "hang", or empty: they wait. Always empty if every gang says it.
-        """
+        """Draw what peers of a dead worker do where no workload says it: "fail" (if survived), "hang", or empty."""
         silent = [spec for spec in self._graph.roles if says_nothing(spec)]
         if not any(spec.gang for spec in silent):
             return ""
@@ -249,11 +240,7 @@ class Nemesis:
         return f"{target}@{{at}}{kind}/{back_s}s" if back_s > 0 else None
 
     def _order(self, dice: _Dice, before: Iterable[Fault]) -> str | None:
-        """Draw an order of the operator: add a node, drain one, or scale an elastic gang.
-
-        None if the other nodes, without those that are drained `before`, have no room for all roles, or no gang is
-        elastic.
-        """
+        """Draw an order of the operator: add, drain or scale; None without room, or without an elastic gang."""
         which = dice.draw("order")
         if which < 0.3:
             return f"extra{dice.n}@{{at}}:add"

@@ -31,13 +31,7 @@ class Halted(NamedTuple):
 
 
 class Books:
-    """Time, steps and checkpoints of the gang. All times are ns.
-
-    Args:
-        load: The workload of the role.
-        replicas: The number of all replicas that the buckets sum over.
-        procs: The number of workers of each replica.
-    """
+    """Time, steps and checkpoints of the gang, of `replicas` replicas with `procs` workers each. All times are ns."""
 
     def __init__(self, load: WorkloadSpec, replicas: int, procs: int = 1) -> None:
         self._load, self._all, self._procs = load, replicas, procs
@@ -142,20 +136,13 @@ class Books:
         is_known: bool = False,
         is_over: bool = False,
     ) -> None:
-        """End the stepping of the generation, and book its work.
+        """End the stepping of the generation, if any steps, and book its work.
 
-        Steps after the last checkpoint that counts are lost, or unsaved at the end of the job. Nothing happens if no
-        generation steps.
-
-        Args:
-            now: The time, in ns.
-            done: All work is done, and nothing is lost.
-            answered_until: When the node that offers checkpoints died or was cut off: only those count whose answer
-                has arrived before. None: it gets the answers. A checkpoint that is complete now is not.
-            others_report: Members on other nodes report their steps all the same.
-            is_known: The controller has stopped the members, so they are in "re-formation" from now on. Otherwise they
-                are in "detection" until it learns of the failure.
-            is_over: The job ends, or the run does: no restart does the steps again.
+        Steps after the last checkpoint that counts are lost, or unsaved at the end of the job (`is_over`); none if all
+        work is `done`. `answered_until` is when the node that offers checkpoints died or was cut off: only those count
+        whose answer has arrived before. None: it gets the answers. A checkpoint that is complete now is not.
+        `others_report`: members on other nodes report their steps all the same. `is_known`: the controller has stopped
+        the members, so they are in "re-formation" from now on, else in "detection" until it learns of the failure.
         """
         if self.begun is None:
             return
@@ -190,10 +177,7 @@ class Books:
         self.move("re-formation" if is_known else "detection", active, now)
 
     def take_back(self, now: int) -> None:
-        """Make checkpoints of the generation that was halted last not count, whose answer has not arrived before `now`.
-
-        Called when the node that offered them dies or is cut off, before the next generation begins.
-        """
+        """Drop checkpoints of the last generation whose answer had not arrived when the node that offered them died."""
         halted = self.halted
         if halted is None or self.begun is not None or now - ANSWER_NS > halted.at:
             return
@@ -210,10 +194,7 @@ class Books:
         return self.progressed or (self.begun is not None and self._reported_step(now - LATENCY_NS) > self._step_known)
 
     def reported(self, time: int) -> int:
-        """Return how many checkpoints of the present generation are complete by `time`; 0 if none works.
-
-        A checkpoint that would be complete only when the work is done is not counted.
-        """
+        """Return how many checkpoints of the generation are complete by a time, and before the work is done."""
         if self.begun is None:
             return 0
         return self._checkpoints(min(self._course.position(time), self._end_ns - 1))

@@ -126,7 +126,6 @@ def _kill_cut_off(job: Job, node: int, what: Fault | Rate, now: int) -> None:
 
 
 def _last_beat(job: Job, node: int, now: int) -> int:
-    """Return when, in ns, a node that is connected sent its last heartbeat up to `now`."""
     period, connected = job.options.heartbeat_ns, job.connected_at.get(node, 0)
     return connected + (now - connected) // period * period
 
@@ -149,10 +148,7 @@ def _fence(job: Job, node: int, now: int) -> None:
 
 
 def _hit_replica(job: Job, replica: int, what: Fault | Rate, now: int) -> None:
-    """End the processes of a member, and schedule its agent's report of the failure; or slow the member down.
-
-    Nothing is hit if the replica does not run. An agent that is cut off cannot report.
-    """
+    """End a member that runs, and report it unless its agent is cut off; or slow the member down."""
     node = job.seats.node_of[replica]
     runs_from = job.started_at + job.times.started  # on a live node, also if the generation never forms
     if node is None or job.phase != "running" or now < runs_from or job.books.finished:
@@ -178,10 +174,7 @@ def _hit_replica(job: Job, replica: int, what: Fault | Rate, now: int) -> None:
 
 
 def _slow_down(job: Job, replica: int, generation: int, factor: Fraction, now: int) -> None:
-    """Let a member take `factor` times as long for a step, and the gang with it; 1 ends that.
-
-    Nothing happens if another generation runs by now.
-    """
+    """Let a member of the present generation, and the gang, take `factor` times as long for a step; 1 ends that."""
     if generation != job.result.generations or job.phase not in ("running", "stopping"):
         return
     job.slow.pop(replica, None)
@@ -227,10 +220,8 @@ def _fail_peers(job: Job, generation: int, now: int) -> None:
     alive = [replica for replica, node in job.seats.seated if job.alive[node]]
     left = [replica for replica in alive if replica not in job.exited and replica not in job.newcomers]
     job.exited.update(dict.fromkeys(left))
-    told = now + job.times.message
     if job.phase == "running" and left:
-        job.at(told, partial(fail_replica, job, left[0], generation, Failed("exit", 1)))
+        job.at(now + job.times.message, partial(fail_replica, job, left[0], generation, Failed("exit", 1)))
     elif left:
         job.stopped_at = min(job.stopped_at, now)
-        dead = (at for node, at in job.death_known_at.items() if job.awaited_on(node))
-        job.due = job.gone_at = max([told, *dead])
+        job.await_stop()

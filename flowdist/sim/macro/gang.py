@@ -180,10 +180,7 @@ def _excuse(job: Job, reason: str, now: int) -> None:
 
 
 def _charge(job: Job, kind: str, reason: str, level: int | None, now: int) -> None:
-    """Charge the open incident to a budget, or count it as a membership change, which may fail the job (R8).
-
-    It is neither if its failure is deferred. The arguments are those of `open_incident`.
-    """
+    """Charge the open incident to a budget, or count it as a membership change (R8); if it is deferred, neither."""
     job.backoff_ns = job.policy.charge(level, now) if level is not None else 0
     job.backoff_until, job.is_counted = now + job.backoff_ns, level is not None
     lost = job.last_lost if kind == "node_lost" else []  # they were members as well
@@ -198,15 +195,9 @@ def _charge(job: Job, kind: str, reason: str, level: int | None, now: int) -> No
 def open_incident(job: Job, kind: str, reason: str, now: int, *, level: int | None = None) -> None:
     """Open an incident, and stop all members of the gang, before any of them starts again (R6).
 
-    The incident is charged to a budget, or counts as a membership change unless its failure is deferred. The job fails
-    instead if that is one change too many in a row (R8).
-
-    Args:
-        job: The job.
-        kind: A failure kind, or "joined", a change in which no member has failed: all step until they are stopped.
-        reason: One line for people.
-        now: The time, in ns.
-        level: The level of the budget that is charged: 0 is the role's own. None: no budget is charged.
+    The incident is charged to the budget of `level` (0 is the role's own), or counts as a membership change unless its
+    failure is deferred. The job fails instead if that is one change too many in a row (R8). In a change of the kind
+    "joined" no member has failed: all step until they are stopped.
     """
     books, grows = job.books, kind == "joined"
     job.note_incident(kind, reason, now)
@@ -316,7 +307,6 @@ def form(job: Job, now: int) -> None:
 
 
 def _give_up(job: Job, now: int) -> None:
-    """Fail the job, because the gang was below its minimum for too long (R12)."""
     fail(job, f"{job.role.name} was below its minimum for {format_duration(job.role.pending_timeout_ns)}", now)
 
 
@@ -362,10 +352,7 @@ def _begin(job: Job, now: int) -> None:
 
 
 def add_node(job: Job, node: int, now: int) -> None:
-    """Handle that a node joined, for the first time or again: a gang that waits tries to form, one that runs to grow.
-
-    Nothing happens if it has joined before, because two faults bring it back.
-    """
+    """Handle that a node joined, now or again, unless it is there: the gang tries to form or to grow."""
     if job.alive[node]:
         return
     job.alive[node] = True
@@ -379,11 +366,7 @@ def add_node(job: Job, node: int, now: int) -> None:
 
 
 def grow(job: Job, generation: int, now: int) -> None:
-    """Restart the gang with more members if there are free seats for replicas without one (R13).
-
-    Before the end of the cool-down the attempt is scheduled again for then. Nothing happens if the generation is not
-    the present one, or does not run in full.
-    """
+    """Restart the gang with more members if there are seats (R13): after its cool-down, if it then runs in full."""
     seats, formed = job.seats, job.formed
     if job.phase != "running" or generation != job.result.generations or formed == NEVER:
         return
@@ -426,10 +409,7 @@ def _succeed(job: Job, now: int) -> None:
 
 
 def fail(job: Job, reason: str, now: int) -> None:
-    """End the job with failure, and stop everything that runs. Nothing happens if the job has an outcome already.
-
-    The gang does no step any more: a member of it has failed or was lost, or it waits for nodes.
-    """
+    """End the job, unless it has ended, with failure, and stop everything that runs: nothing steps any more."""
     if job.result.outcome is not None:
         return
     books = job.books
@@ -458,17 +438,13 @@ def _last_end(job: Job, now: int) -> int:
 
 
 def _end(job: Job, outcome: str, reason: str, now: int) -> None:
-    """Record the outcome of the job, which is complete at `now`, and complete the result."""
     job.phase, job.result.outcome, job.result.reason = "over", outcome, reason
     job.say(now, "ends", outcome, reason)
     close(job, now)
 
 
 def close(job: Job, now: int) -> None:
-    """Write what the result still lacks, up to now: time in buckets, charges, cordoned nodes.
-
-    Called at the end of the job, or of the run if the job is not over by then.
-    """
+    """Write what the result still lacks at the end of the job or run: time in buckets, charges, cordoned nodes."""
     job.books.close(job.halt_at, now)
     job.result.charged = job.policy.charged
     job.result.cordoned = [job.scope.nodes[node] for node in job.seats.cordoned]

@@ -30,13 +30,8 @@ class Job:
     """State of one job: the gang, its nodes, and what is scheduled. Nodes and replicas are numbers, times are ns.
 
     Each phase of the gang ends by itself at `due`, when `on_due` is called. Everything else that has a time stands in
-    `later`. Phases are those of `gang`.
-
-    Args:
-        scope: What `scope_of` made of the topology and the plan.
-        seed: Draws start-up times; 0 has nominal ones.
-        arrivals: The faults of the rates.
-        tell: Called at each change, as `Macro` says; None: nothing is called.
+    `later`, but for the `arrivals` of rates' faults. Phases are those of `gang`. Seed 0 has nominal start-up times.
+    `tell` is called at each change, as `Macro` says.
     """
 
     def __init__(self, scope: Scope, *, seed: int, arrivals: Arrivals, tell: Tell | None) -> None:
@@ -106,10 +101,7 @@ class Job:
         heapq.heappush(self.later, (time, self._serial, action))
 
     def quiet_until(self) -> int:
-        """Return the time, in ns, of the next entry of `later` or fault of a rate, or of the end of the run.
-
-        A phase that ends before can end at once.
-        """
+        """Return the time, in ns, of the next entry of `later` or fault of a rate, or of the end of the run."""
         return min(self.later[0][0] if self.later else NEVER, self.arrivals.next_ns() or NEVER, self.until + 1)
 
     def say(self, now: int, what: str, name: str, words: str) -> None:
@@ -204,10 +196,7 @@ class Job:
         return self.books.begin(now, self.slowest)
 
     def begin_late(self, generation: int, now: int) -> None:
-        """Begin the work of a generation whose members start up before the order to stop has ended them.
-
-        Nothing happens if one of them has ended, or the job is over.
-        """
+        """Begin the work of a whole generation that starts up before the order to stop has ended it."""
         has_all = not self.exited and all(self.workers_end_at[node] > now for node in self.silent_nodes)
         if self.phase == "stopping" and generation == self.result.generations and has_all:
             self.begin_work(now)
@@ -249,10 +238,7 @@ class Policy:
         return sum(map(len, self._charges.values()))
 
     def judge(self, kind: FailureKind, now: int, exit_code: int = 0, signal: str | None = None) -> Verdict:
-        """Return what a failure of a member at `now` means, by `judge_failure` of control. Nothing is charged.
-
-        `exit_code` and `signal` are those of the failure, as far as its kind has them.
-        """
+        """Return what a failure of a member means, by `judge_failure` of control. Nothing is charged."""
         failure = Failure(ReplicaId(self._role.name, 0), kind, "", exit_code, signal)
         return judge_failure(self._role, self._charges, failure, now)
 
@@ -265,10 +251,7 @@ class Policy:
         return wait
 
     def excuse(self, opened_ns: int) -> None:
-        """Take back the charge of the incident that opened at `opened_ns`, since it has another cause (R7).
-
-        Nothing happens if no charge has that time.
-        """
+        """Take back the charge, if any, of the incident opened at that time, since it has another cause (R7)."""
         for charges in self._charges.values():
             if opened_ns in charges:
                 charges.remove(opened_ns)

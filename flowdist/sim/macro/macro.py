@@ -21,13 +21,10 @@ from flowdist.sim.macro.scope import Scope
 class Macro:
     """Main loop of one job in macro mode: create it, and call `run`.
 
-    Args:
-        scope: What `scope_of` made of the topology and the plan.
-        plan: The faults at a time and the rates, which `scope_of` has accepted.
-        seed: Draws the faults of the rates, and the start-up times; 0 has nominal start-up times.
-        tell: Called at each change with the time in ns, what it is (`fault`, `gone`, `joined`, `incident`, `forms`,
-            `ends`), a name (of the fault's target, the node, the kind of incident, the generation, the outcome), and a
-            line of text. For a fault that line is the fault.
+    `scope` is what `scope_of` made of the topology and the `plan`. The seed draws the faults of the rates, and the
+    start-up times; 0 has nominal start-up times. `tell` is called at each change with the time in ns, what it is
+    (`fault`, `gone`, `joined`, `incident`, `forms`, `ends`), a name (of the fault's target, the node, the kind of
+    incident, the generation, the outcome), and a line of text. For a fault that line is the fault.
     """
 
     def __init__(self, scope: Scope, plan: Plan, *, seed: int = 0, tell: Tell | None = None) -> None:
@@ -42,10 +39,7 @@ class Macro:
         form(job, job.times.message)  # the first nodes have joined
 
     def run(self, until: int | None = None) -> MacroResult:
-        """Run to the end of the job, or to the time `until` in ns, and return `result`, complete up to then.
-
-        Without `until` the run also ends when nothing is left that could happen.
-        """
+        """Run to the end of the job or to `until` (ns), else until nothing can happen, and return the `result`."""
         job, result, arrivals = self._job, self.result, self._job.arrivals
         end = job.until = NEVER - 1 if until is None else until
         while result.outcome is None:

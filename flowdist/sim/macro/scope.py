@@ -54,9 +54,8 @@ class Scope(NamedTuple):
 def scope_of(graph: RoleGraph, plan: Plan) -> Scope:
     """Check that macro mode can play the job and the plan, and return what it needs to know of them.
 
-    Raises:
-        MacroRefused: for a job, or an order of the operator, that macro mode does not play.
-        FaultError: for a fault or a rate that it does not play, with the place underlined.
+    Raises MacroRefused for a job, or an order of the operator, that it does not play, and FaultError for a fault or a
+    rate.
     """
     for refusal in _refusals(graph):
         raise MacroRefused(f"macro mode does not play this job:\n  {refusal.text}", refusal=refusal)

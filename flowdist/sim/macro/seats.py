@@ -17,12 +17,8 @@ from flowdist.graph import JobOptions, RoleSpec
 class Seats:
     """Seats of the replicas of one role: which replica is on which node, and which nodes may take more.
 
-    Args:
-        role: The role.
-        options: The options of the job.
-        slots: By node: how many replicas of the role fit on it by its resources. It has an entry for each node that may
-            ever join.
-        known: How many nodes are there from the start: the first ones of `slots`.
+    `slots` says how many replicas of the role fit on each node that may ever join, by its resources; the first `known`
+    nodes are there from the start.
     """
 
     def __init__(self, role: RoleSpec, options: JobOptions, slots: tuple[int, ...], known: int) -> None:
@@ -92,10 +88,7 @@ class Seats:
         return self.usable[node] and node not in self.cordoned
 
     def _best(self, avoid: list[int]) -> int | None:
-        """Remove the best node for one more replica from the candidates, and return it.
-
-        Nodes in `avoid` stay candidates. None if no other node has a free seat.
-        """
+        """Remove and return the best node for one more replica that is not in `avoid`; None if no other has a seat."""
         put_back, found = [], None
         while self.candidates and found is None:
             entry = heapq.heappop(self.candidates)
@@ -176,11 +169,7 @@ class Seats:
         self.losses[node] = [*(at for at in self.losses.get(node, ()) if at > since), now]
 
     def join(self, node: int, now: int) -> None:
-        """Offer the seats of a node that joined, for the first time or again.
-
-        A node that flaps is cordoned, if the minimum has room without it (R22). One that is cordoned already gets no
-        replicas.
-        """
+        """Offer the seats of a node that joined, unless it is cordoned, or flaps and is not needed (R22)."""
         self.usable[node] = True
         if node in self.cordoned:
             return
@@ -191,10 +180,7 @@ class Seats:
             self._cordon(node)
 
     def blame(self, replica: int, kind: str, now: int) -> None:
-        """Count a failure of a replica, which has a seat, against its node.
-
-        The node is cordoned for too many failures of one kind, if the minimum has room without it (R22).
-        """
+        """Count a failure of a seated replica against its node, which may be cordoned if the minimum has room (R22)."""
         node = self.node_of[replica]
         assert node is not None
         self.failures = [*recent(self.failures, now, self._options), (now, kind, replica, node)]
@@ -216,11 +202,7 @@ class Seats:
         return repeated(own, self._options.move_after)
 
     def move_away(self, now: int) -> None:
-        """Take the seats of replicas on bad nodes away if other nodes have free seats; `fill` gives new ones (R22).
-
-        A node is bad if it is cordoned, or if the replica has failed on it repeatedly. Called when all replicas have
-        stopped.
-        """
+        """Take seats on bad nodes, cordoned or failed on, away if others are free, for `fill`; all have stopped."""
         suspects = {replica: None for _, _, replica, _ in self.failures}
         suspects |= {replica: None for node in self.cordoned for replica in self.on[node]}
         for replica in sorted(suspects):

@@ -21,10 +21,7 @@ from flowdist.sim.user_code.workload import EVEN, pace_of
 
 
 class NodeMemory:
-    """Memory of the nodes: of each, since when the gang starts warm on it, and whether it has a part of the checkpoint.
-
-    Nodes are numbers, times are ns.
-    """
+    """Memory of the nodes, by number: since when (ns) the gang starts warm there, and parts of the checkpoint."""
 
     def __init__(self, load: WorkloadSpec) -> None:
         self._load = load
@@ -76,10 +73,9 @@ class NodeMemory:
 
 
 def slowest_ns(load: WorkloadSpec, cold: int, warm: int, seed: int, entity: str, generation: int) -> int:
-    """Return how long the slowest of a gang's start-ups takes, without the restore, in ns.
+    """Return how long the slowest of a gang's `cold` and `warm` start-ups takes, without the restore, in ns.
 
-    The time of each is spread evenly by `startup_spread` in both directions; with seed 0 all take their nominal time.
-    `cold` and `warm` are numbers of members. The draw is that of the gang named `entity` in this generation.
+    Each time is drawn evenly, by `startup_spread` in both directions; with seed 0 all take their nominal time.
     """
     times = [0]
     for members, nominal_ns, purpose in (
@@ -94,10 +90,7 @@ def slowest_ns(load: WorkloadSpec, cold: int, warm: int, seed: int, entity: str,
 
 
 def slowest_pace(load: WorkloadSpec, workers: int, seed: int, entity: str, generation: int) -> Fraction:
-    """Return how many times longer than nominal the slowest of a gang's workers takes for a step; 1 for seed 0.
-
-    The time of each of these workers is spread evenly upwards by `step_spread`. The draw is as for `slowest_ns`.
-    """
+    """Return how much slower than nominal, from 1 by `step_spread`, the slowest drawn worker is; 1 for seed 0."""
     if not load.step_spread or not seed:
         return EVEN
     return pace_of(load, draw(seed, entity, "pace", generation) ** (1 / workers))

@@ -61,10 +61,7 @@ CHECKED = ((restored, "restore"), (state_of, "state"), (combine, "step"))
 
 
 def sample_of(value: Any) -> Any:
-    """Return what identifies a sample: the number in an array or tensor of one, else the value.
-
-    TypeError if it is not hashable, so that two samples could not be told apart.
-    """
+    """Return what identifies a sample: the number in an array or tensor of one, else the value, or TypeError."""
     plain = value.item() if hasattr(value, "item") else value
     try:
         hash(plain)
@@ -129,14 +126,7 @@ def rounding_text(pairs: Iterable[tuple[Any, Any]]) -> str:
 
 
 def rounding(one: Any, other: Any) -> float | None:
-    """Return the largest relative difference between two numbers, or between the numbers of two values.
-
-    Lists, tuples, dicts, arrays and tensors are compared number by number, however they are nested.
-
-    Returns:
-        0 if all is equal. None if the values differ in anything but numbers, or if two numbers differ by more than
-        sums in another order do.
-    """
+    """Return the largest relative difference of numbers in two values, however nested; None if more differs."""
     try:
         return max(_differences(one, other), default=0.0)
     except Exception:  # _Unlike, or anything that a class of the user's raises

@@ -37,10 +37,7 @@ class File:
 
 
 class Disk:
-    """The files of all roles. Each role has a folder of its own, which its replicas share.
-
-    `full` holds the roles whose writes `View.write` refuses, as its keys.
-    """
+    """The files of each role, which its replicas share. `View.write` refuses writes of roles that are in `full`."""
 
     def __init__(self) -> None:
         self._files: dict[str, dict[str, File]] = {}
@@ -73,10 +70,7 @@ class Disk:
                 files.pop(operation.name, None)
 
     def newest(self, role: str, writer: ReplicaId | None, step: int | None) -> list[str]:
-        """Return the names, sorted, of the files of the checkpoint at a step, or else of the last file.
-
-        With `writer` only files count that this replica wrote.
-        """
+        """Return the names, sorted, of files (of a writer) of the checkpoint at a step, or else of the last file."""
         files = {name: file for name, file in self.of(role).items() if writer in (None, file.writer)}
         found = sorted(name for name, file in files.items() if file.step == step)
         return found or list(files)[-1:]

@@ -36,10 +36,7 @@ class Raised(NamedTuple):
 
 
 class Surroundings(Protocol):
-    """The rest of the job, as far as a worker of user code can see it. `models.UserCode` implements it.
-
-    `latest` is the name of the last checkpoint that was accepted, by world.
-    """
+    """The rest of the job, as user code sees it through `models.UserCode`; `latest` are checkpoints by world."""
 
     disk: Disk
     latest: dict[str, str]
@@ -168,10 +165,7 @@ def _place(stack: traceback.StackSummary) -> str:
 
 
 def _blamed(check: Callable[..., Any], args: tuple[Any, ...]) -> str:
-    """Return `file:line in method()` of the method of `args[0]` whose return value the check has refused, or "".
-
-    The line is that of the definition, because no frame of the method is left.
-    """
+    """Return `file:line in method()` of the method of `args[0]` that has returned what the check refuses, or ""."""
     method = next((name for each, name in answers.CHECKED if each is check), "")
     code = getattr(getattr(args[0], method, None), "__code__", None) if method else None
     return f"{Path(code.co_filename).name}:{code.co_firstlineno} in {method}()" if code is not None else ""

@@ -109,10 +109,8 @@ class UserCode:
         """Make the models of all workers of a generation, and resume from the step that their `restore()` returns.
 
         Called when the last member has started up. It does nothing if no role of the world has a model. If a model
-        raises, its worker exits.
-
-        Raises:
-            Violation: The ranks resume from different steps, or from an older one than that of the latest checkpoint.
+        raises, its worker exits. Raises Violation if the ranks resume from different steps, or from one before the
+        latest checkpoint.
         """
         starts = sorted(model.members.values(), key=lambda start: start.rank)
         workers = [worker for start in starts for worker in self._workers_of(start)]
@@ -168,10 +166,7 @@ class UserCode:
         self.plan(playing.world, model)
 
     def catch_up(self, world: str) -> bool:
-        """Play the steps that the world has done by now and that are not played yet; False if a model has raised.
-
-        Called before anything that needs the models as they are now: a checkpoint, a fault, the end of a generation.
-        """
+        """Play the steps that are done by now, before anything needs the models; False if one has raised."""
         playing, now = self._playing.get(world), self.ctx.queue.now
         if playing is None:
             return True
@@ -186,10 +181,7 @@ class UserCode:
             self.catch_up(world)
 
     def _play(self, playing: Playing, at: int) -> None:
-        """Call `step()` of each rank, then `combine()` of each with what all have returned, and record the step.
-
-        `at` is the time of the step in ns. A step in which a model raises is not recorded.
-        """
+        """Call `step()`, then `combine()`, of each rank at the time `at` (ns), and record the step if none raises."""
         step, parts = playing.done, []
         self._at_ns = at
         self.played.calls += 1
@@ -335,10 +327,7 @@ class UserCode:
     # services
 
     def serve(self, start: StartReplica) -> bool:
-        """Make the model of a service that has started up, call its `restore()`, and schedule its checkpoints.
-
-        Return whether the replica serves now: False if the model raised, so that its worker exits.
-        """
+        """Make the model of a service, restore it, and plan its checkpoints; return False if it raised and exits."""
         role = self.ctx.graph.role(start.replica.role)
         if role.name not in self._classes:
             return True
@@ -391,10 +380,7 @@ class UserCode:
         return peers_among(known, role, port)
 
     def call(self, address: str, method: str, args: tuple[Any, ...]) -> Any:
-        """Call a method of the model of the service at an address of `addresses`, with arguments that are copies.
-
-        ConnectionError if the replica does not serve, or the method raised. In that case its worker exits, too.
-        """
+        """Call a method of a service's model with copies; ConnectionError if it does not serve, or raises and exits."""
         serving = self._serving.get(replica_of(address.partition(":")[0]))
         if serving is None or not serving.is_there:
             raise ConnectionError(f"{address} is not there")
@@ -419,9 +405,7 @@ class UserCode:
 def load_model(graph: RoleGraph, role: RoleSpec) -> Any:
     """Import and return the class that `simulate=` of a role names: `module:Class` or `path/file.py:Class`.
 
-    Raises:
-        FlowdistError: The import fails (the message names the place in the user's code), or the result is no class, or
-            the class of a task has no `restore()` or `step()`.
+    Raises FlowdistError, with the place in the user's code, if the import fails or the result is no such class.
     """
     folder = str(Path(graph.source).parent) if graph.source else ""
     place, _, name = role.simulate.rpartition(":")

@@ -408,10 +408,7 @@ class WorldModel:
             self.version += 1
 
     def note_save(self, now: int) -> None:
-        """Note the checkpoint that is being written, if any, as begun: `next_save` returns the one after it.
-
-        Called when a disk changes its speed, since without a slow disk beginnings are not played.
-        """
+        """Note a checkpoint in progress as begun: without a slow disk, beginnings are not played."""
         if self._position(now) > self.offered * self._cycle_ns + self.pace.workload.checkpoint_every_ns:
             self.saves_begun = self.offered + 1
 
@@ -423,11 +420,7 @@ class WorldModel:
             self.late_ns = 0
 
     def _wait_ns(self) -> int:
-        """Return how long, in ns, the workers wait for a slow disk when they reach `_waits_at`.
-
-        Workers that save in the background step on until the next checkpoint is to begin, and wait only for what is
-        left then.
-        """
+        """Return for how many ns workers wait at `_waits_at`: those that save in the background, for what is left."""
         load = self.pace.workload
         spare_ns = load.checkpoint_every_ns - load.lag_ns if load.lag_ns else 0
         return max(0, self.late_ns - spare_ns)
@@ -505,10 +498,7 @@ class WorldModel:
         return self.steps.at(self._position(now))
 
     def time_of_step(self, step: int) -> int | None:
-        """Return when, in ns, `step` steps are done if nothing changes before; None while the world waits.
-
-        For steps that are done already it is a time in the past, exact only if nothing has changed since then.
-        """
+        """Return when, in ns, so many steps are (or, roughly, were) done; None while the world waits."""
         return self._time_of(self.steps.position_of(step))
 
     def next_save(self) -> int | None:

@@ -19,10 +19,7 @@ MORE_NS = 10 * HOUR
 
 
 class IncidentCost(NamedTuple):
-    """Cost of one incident of a run: `again` is the job as it was, and `end` the job without `cause`.
-
-    `incident` is that of the run. `others` are the incidents that would not have happened either.
-    """
+    """Cost of an `incident`: the job `again`, and its `end` without the `cause`, and `others` that it caused."""
 
     incident: IncidentOutcome
     cause: Cause
@@ -54,17 +51,11 @@ class Counterfactuals:
         return outcome
 
     def cost_of(self, number: int, was: Outcome) -> IncidentCost:
-        """Return what one incident of the run cost, and its cause.
+        """Return what incident `number` (from 1) of the run, which ended as it `was`, cost, and its cause.
 
         The cause is the last fault or order that hit the root of the incident before it was opened. If nothing hit the
-        root itself, it is the last one before the incident without which the incident does not happen.
-
-        Args:
-            number: Number of the incident, from 1, as `flowdist report` shows it.
-            was: The outcome of the run.
-
-        Raises:
-            FlowdistError: The run has no such incident, or its simulation has not, or no cause is known.
+        root itself, it is the last one before the incident without which the incident does not happen. Raises
+        FlowdistError if the run or its simulation has no such incident, or no cause is known.
         """
         count = len(was.incidents)
         if not 1 <= number <= count:

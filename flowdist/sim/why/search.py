@@ -67,11 +67,7 @@ def without(plan: Plan, removed: Collection[Cause]) -> Plan:
 
 
 def named(causes: Iterable[Cause], texts: Iterable[str]) -> list[Cause]:
-    """Return the causes with these texts, as `flowdist why` prints them.
-
-    Raises:
-        FlowdistError: There is no cause with one of the texts; the message names those that there are.
-    """
+    """Return the causes with these texts, as `flowdist why` prints them; FlowdistError if there is no such cause."""
     causes, texts = list(causes), list(texts)
     missing = [text for text in texts if not any(cause.text == text for cause in causes)]
     if missing:
@@ -82,7 +78,6 @@ def named(causes: Iterable[Cause], texts: Iterable[str]) -> list[Cause]:
 
 
 def _items(plan: Plan) -> Iterator[tuple[str, Cause]]:
-    """Yield each item of a plan as a cause, with the field of the plan that has it."""
     for field in FIELDS:
         for item in getattr(plan, field):
             ((flag, text),) = Plan()._replace(**{field: (item,)}).options
@@ -105,10 +100,7 @@ Play = Callable[[Sequence[Cause]], Outcome]
 
 
 class Counterfactual(NamedTuple):
-    """The end of the job without the causes in `removed`.
-
-    `is_enough`: the job does not succeed with these causes either if they are its only harm.
-    """
+    """The end of the job without the causes in `removed`; `is_enough`: with these alone, it fails as well."""
 
     removed: tuple[Cause, ...]
     end: Outcome
@@ -138,12 +130,10 @@ def is_better(again: Outcome, end: Outcome) -> bool:
 
 
 def search(causes: Sequence[Cause], play: Play, plays_max: int = PLAYS_MAX) -> Answer:
-    """Find what a bad end is due to.
+    """Find what a bad end is due to, of causes in the order of their times.
 
-    Args:
-        causes: The causes in the order of their times.
-        play: Return the end of the job without some causes. It is called once for each set.
-        plays_max: How often `play` may be called; twice in any case.
+    `play` returns the end of the job without some causes. It is called once for each set, `plays_max` times at most,
+    but twice in any case.
     """
     harm, once = [cause for cause in causes if cause.is_harm], _Once(play, plays_max)
     again, calm = once(()), once(harm)

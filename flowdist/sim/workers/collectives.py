@@ -36,10 +36,7 @@ HELD_BACK_NS = 30 * SECOND  # how long `worker.elastic()` waits with an error fo
 
 
 def with_collective(graph: RoleGraph, collective: str) -> RoleGraph:
-    """Return a copy of the graph in which the tasks whose workload has no `collective` have this one.
-
-    If `collective` is empty the graph itself is returned.
-    """
+    """Return the graph, in which tasks whose workload has no `collective` have this one, if it is not empty."""
     said = {"collective": collective}
     return with_workloads(graph, lambda role: said if says_nothing(role) else {}) if collective else graph
 

@@ -24,10 +24,7 @@ HELD_NS = 1 * SECOND  # how long a world with a stalled member waits before it t
 
 
 class Disks:
-    """Disks that are full or slow, by role.
-
-    A checkpoint of a joint world is complete when all its roles have written, so the role with the worst disk counts.
-    """
+    """Disks that are full or slow, by role; a joint world is as slow as the worst of its roles."""
 
     def __init__(self, ctx: Context, disk: Disk) -> None:
         self._ctx, self._disk = ctx, disk
@@ -66,10 +63,7 @@ class _Stop(NamedTuple):
 
 
 class Drain:
-    """The stops at an agreed step, by world: each world steps up to it, saves there, and its workers leave the step.
-
-    The controller orders such a stop when a node is drained or preempted (R14).
-    """
+    """The stops of worlds at an agreed step, after a save, which the drain or loss of a node demands (R14)."""
 
     def __init__(self, ctx: Context, worlds: Worlds, code: UserCode, disks: Disks, fast_forward: FastForward) -> None:
         self._ctx, self._queue, self._worlds = ctx, ctx.queue, worlds
@@ -102,10 +96,7 @@ class Drain:
         return self._stopped.get(world) == model.generation
 
     def plan(self, world: str, model: WorldModel) -> None:
-        """Plan the stop of a world at its agreed step, again whenever its timing has changed.
-
-        Nothing is planned for a step after the last one, for which no worker asks: it ends its work, and exits.
-        """
+        """Plan the stop of a world whenever its timing has changed, unless it ends its work before that step."""
         if world not in self._stops:
             return
         for step in dict.fromkeys(stop.step for stop in self._stops[world]):

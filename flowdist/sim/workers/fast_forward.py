@@ -72,14 +72,9 @@ SETTLED_NS = 4 * LATENCY_NS  # from a checkpoint to the arrival of all it causes
 class FastForward:
     """The checkpoints of a simulation that need not be played, and the reports of progress of those that are.
 
-    Args:
-        ctx: The simulation.
-        nodes: The nodes by name, with the agents that would report.
-        worlds: The worlds that step.
-        is_quiet: Returns whether nothing waits for a step, a checkpoint or an event, a controller runs, and no node
-            can become suspected.
-        is_nothing: Returns whether an action of the queue does nothing that matters: a checkpoint, or a wake-up for a
-            deadline that has moved since.
+    `is_quiet` returns whether nothing waits for a step, a checkpoint or an event, a controller runs, and no node can
+    become suspected. `is_nothing` returns whether an action of the queue does nothing that matters: a checkpoint, or a
+    wake-up for a deadline that has moved since.
     """
 
     def __init__(
@@ -127,10 +122,7 @@ class FastForward:
         return list(model.members.values())
 
     def report(self, model: WorldModel) -> None:
-        """Tell agents the present step of a world: one that reports for all while nothing else happens.
-
-        Then the step is kept in `model.unreported`, for `catch_up`.
-        """
+        """Tell one agent the present step for all, unless more happens; keep it in `model.unreported` for the rest."""
         step, reporting = model.step_at(self._ctx.queue.now), self._members_that_report(model)
         for start in reporting:
             self.report_step(start, step)
@@ -141,10 +133,7 @@ class FastForward:
         self._nodes[start.node].tell_of_workers(io.WorkerProgressed, start.replica, start.attempt, step)
 
     def catch_up(self) -> None:
-        """Write the last step into the agents of all members that did not report it (see `report`), without a message.
-
-        Called before each fault acts: an agent that has to join anew reports its step again.
-        """
+        """Before a fault acts, write the last step into the agents that did not report it, without a message."""
         for model in self._worlds.models.values() if self._ctx.fast_forward else ():
             step, model.unreported = model.unreported, -1
             for start in model.members.values() if step >= 0 else ():

@@ -53,10 +53,7 @@ class StartUps:
         return takes
 
     def pace_of(self, start: StartReplica, procs: int) -> Fraction:
-        """Return how many times longer than the workload says the slowest worker of an attempt takes for a step.
-
-        The number is drawn for each of its `procs` workers: from 1 to 1 + `step_spread`. It is 1 for seed 0.
-        """
+        """Return how many times longer than nominal, by `step_spread`, the slowest worker steps; 1 for seed 0."""
         load = self._ctx.graph.role(start.replica.role).workload
         if not load.step_spread or not self._ctx.seed:
             return EVEN

@@ -34,13 +34,8 @@ JobPhase = Literal["ending", "in recovery", "restoring", "saving", "steady", "st
 class Work:
     """All workers of one simulation: the composition of the parts of this folder, and their timing.
 
-    Args:
-        ctx: The simulation.
-        nodes: The nodes by name.
-        code: The user code that roles bring (`simulate=`).
-        accounts: Where the time of the replicas is booked.
-        is_quiet: Returns whether nothing outside the workers waits for an event, a controller runs, and no node can
-            become suspected.
+    `is_quiet` returns whether nothing outside the workers waits for an event, a controller runs, and no node can become
+    suspected.
     """
 
     def __init__(
@@ -226,10 +221,7 @@ class Work:
         node.tell(io.SignsSeen(*key, output_ns, state))
 
     def freeze(self, replica: ReplicaId, attempt: int) -> None:
-        """Let an attempt do nothing until `thaw`: it stops to write, and worlds that depend on its service wait.
-
-        That the world of a task waits is for the caller to arrange.
-        """
+        """Let an attempt stop to write, and those that call its service wait; its own world is the caller's matter."""
         self.code.saves.freeze(replica, attempt)
         self.services.freeze(replica, attempt)
 
@@ -256,10 +248,7 @@ class Work:
         self.worlds.halt(model)
 
     def stop_at(self, node: SimNode, replica: ReplicaId, attempt: int, step: int | None) -> None:
-        """Order the workers of an attempt to save at a step and leave it, as if `should_stop()` turned true there.
-
-        None is the controller's word that there is no agreed step: the workers go on until they are stopped.
-        """
+        """Order workers to save at a step and leave it, as by should_stop(); None: no step is agreed, they go on."""
         model = self.worlds.model_of(replica, attempt)
         if step is not None and model is not None:
             self._drain.stop_at(node, replica, attempt, step, model)

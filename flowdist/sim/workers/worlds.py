@@ -49,11 +49,7 @@ class Worlds:
         return list(dict.fromkeys(world for role in roles for world in self._ctx.job.roles[role].worlds))
 
     def stall(self, world: str, why: str, *, for_member: bool = False) -> None:
-        """Make a world wait until `resume` is called with the same reason. A world that never started does not wait.
-
-        The reason holds for any generation. With `for_member` the reason is a member that makes no progress, and is
-        dropped when the next generation starts.
-        """
+        """Make a world that has started wait until `resume`, in any generation, or with `for_member` in this one."""
         model = self.models.get(world)
         if model is not None:
             model.stall(why, self._queue.now, for_member=for_member)
@@ -67,22 +63,14 @@ class Worlds:
         self.on_change(world)
 
     def halt(self, model: WorldModel) -> None:
-        """End the work of the present generation, and book its time.
-
-        Steps after the last checkpoint are lost. Once the end of the job is decided they are unsaved: nothing does them
-        again.
-        """
+        """End the work of the generation, and book it: steps that are not saved are lost, or unsaved at the end."""
         self._code.halt(model)
         is_over = self._accounts.is_ending(self._queue.now)
         self._end_work(model, is_over=is_over)
         model.halt(self._queue.now, is_over=is_over)
 
     def begin_work(self, model: WorldModel) -> None:
-        """Book that the members of a world begin to work, and the reading of their checkpoint as "restore".
-
-        Steps of earlier generations up to the one from which this generation begins are booked as kept, later ones as
-        lost.
-        """
+        """Book that members begin to work after a restore, and which earlier steps were kept or lost."""
         self._count_up_to(model, model.first_step)
         model.done = [one._replace(last=min(one.last, model.first_step)) for one in model.done]
         model.done = [one for one in model.done if one.first < one.last]
@@ -167,10 +155,7 @@ class Partitions:
         return any(why not in self._parted for why in model.stalls)
 
     def update(self, world: str) -> None:
-        """Make a world wait for each partition that splits it or cuts it off from a service, and for no other one.
-
-        Called when the members of the world, the replicas of its services, or the partitions have changed.
-        """
+        """Make a world wait for those partitions alone that split it, or cut it off from a service, as of now."""
         if not self._parted or world not in self._worlds.models:
             return
         members = {start.node for start in self._worlds.models[world].members.values()}

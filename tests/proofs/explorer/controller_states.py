@@ -154,7 +154,7 @@ class ControllerStates:
         before = self.known.items[number]
         snapshot = replace(before, sessions=copy_of(before.sessions), now=before.now + by_ns)
         for node in heard:
-            snapshot.sessions.note_heartbeat(node, snapshot.now)
+            snapshot.sessions.detector.heard(node, snapshot.now, snapshot.now)
         return self._number(snapshot)
 
     def _outlook(self, number: int) -> Outlook:
@@ -164,7 +164,7 @@ class ControllerStates:
         if snapshot.is_down:
             return Outlook(True, job.outcome, ("a controller to take over",), None, {}, {})
         at = snapshot.controller.deadline()
-        detector = snapshot.sessions._detector
+        detector = snapshot.sessions.detector
         silence = {node: until - snapshot.now for node, until in detector._until_ns.items()}
         watch = {node: detector._due(node) - snapshot.now for node in detector._until_ns}
         waits, deadline_ns = tuple(waiting_for(job)), None if at is None else at - snapshot.now
@@ -211,7 +211,7 @@ class _Handling:
                 snapshot.sessions.note(trigger)
                 self._handle(trigger)
             case TimePassed():
-                for silent in snapshot.sessions.expire(snapshot.now):
+                for silent in snapshot.sessions.detector.expire(snapshot.now):
                     self._handle(silent)
                 deadline = snapshot.controller.deadline()
                 if deadline is not None and deadline <= snapshot.now:

@@ -165,7 +165,7 @@ class Keys:
 
     def of_controller(self, controller: Controller, sessions: Sessions, now: int) -> list[Any]:
         """Return the key of a controller with its sessions."""
-        job, detector = controller.state, sessions._detector
+        job, detector = controller.state, sessions.detector
         since = now - self._cause_window_ns
         recent = [incident for incident in job.incidents if incident.is_open or incident.opened_ns >= since]
         self._now = now
