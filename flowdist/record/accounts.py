@@ -76,9 +76,19 @@ class Accounts:
         return self._ending_ns is not None and at >= self._ending_ns
 
     def stop_serving(self, replica: ReplicaId, at: int) -> None:
-        """Move a service's replica that ended at `at` from `productive` to `detection`, if it served at all."""
-        if self._at[replica][0] == "productive":
+        """Move a service's replica that ended at `at` to `detection`, if it served at all."""
+        if self._at[replica][0] in ("productive", "stalled"):
             self.move(replica, "detection", at)
+
+    def stand_still(self, replica: ReplicaId, at: int) -> None:
+        """Move a service's replica from `productive` to `stalled`: it runs, and does nothing from `at` on."""
+        if self._at[replica][0] == "productive":
+            self.move(replica, "stalled", at)
+
+    def serve_again(self, replica: ReplicaId, at: int) -> None:
+        """Move a service's replica that stood still back to `productive`."""
+        if self._at[replica][0] == "stalled":
+            self.move(replica, "productive", at)
 
     def begin_work(self, members: Iterable[ReplicaId], now: int, restore_ns: int = 0) -> None:
         """Let the members work until `end_work`; `restore_ns` before now went into reading a checkpoint."""
@@ -141,7 +151,10 @@ class Accounts:
         for incident in job.incidents[self._incidents :]:
             for world in incident.worlds:
                 for member in job.worlds[world].pool:  # a lost replica may be no member any more
-                    if self._at[member][0] in ("detection", "start-up", "productive"):
+                    bucket, since = self._at[member]
+                    if bucket == "stalled" and str(member) == incident.root:
+                        self._at[member] = ("detection", since)  # it hangs, as is known now
+                    if bucket in ("detection", "start-up", "productive", "stalled"):
                         self.move(member, "re-formation", now)
         self._incidents = len(job.incidents)
 

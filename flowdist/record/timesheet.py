@@ -35,8 +35,9 @@ from flowdist.control.job.state import OVER_PHASES, JobState
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import AnswerCheckpoint, FinishJob, StartReplica, StopAtStep, StopReplica
 from flowdist.control.protocol.ids import Activity, NodeName, ReplicaId, WorldName
+from flowdist.faults.grammar import FaultError, parse_fault
 from flowdist.record.accounts import BUCKETS, Accounts, Bucket, Spent
-from flowdist.record.journal import AccountLine, FaultLine, Line, Record, UnsavedLine
+from flowdist.record.journal import AccountLine, FaultLine, Header, Line, Record, UnsavedLine
 from flowdist.record.work_segments import ClosedSegment, Unkept, WorkSegment
 
 KEPT: tuple[Bucket, ...] = ("productive", "checkpoint", "restore")  # what the work that was kept consists of
@@ -82,6 +83,7 @@ class Timesheet:
         self._node: dict[ReplicaId, NodeName] = {}
         self._suspended: dict[ReplicaId, None] = {}
         self._hit: dict[str, int] = {}  # when the last fault was injected, by its target
+        self._paused: dict[ReplicaId, int] = {}  # services that a fault has paused, and when that is over
         self._outages = Outages(job)
         self._incarnations: dict[NodeName, int] = {}
         self._silent: dict[NodeName, list[tuple[WorldName, ClosedSegment, int]]] = {}  # its worlds, and when it fenced
@@ -91,9 +93,12 @@ class Timesheet:
 
     def hear(self, line: Line) -> None:
         """Book what the line changes: starts, work, ends, faults; `FinishJob` closes the accounts."""
+        if self._paused and not isinstance(line, Header):
+            self._wake(line.t_ns)
         if isinstance(line, FaultLine):
             self._hit[line.hit] = line.t_ns
             self._hold_hit(line)
+            self._stop_hit(line)
         elif isinstance(line, UnsavedLine):
             members = self._job.worlds[line.world].members
             self._leaving = {each: step for each, step in self._leaving.items() if each not in members}
@@ -406,8 +411,10 @@ class Timesheet:
         work = self._work[replica.world]
         if self._job.role_of(replica.id).spec.kind == "service":
             if isinstance(event, ev.ReplicaRevived):
+                self._accounts.serve_again(replica.id, now)
                 self._end_outage(replica.id, now)
             elif event.was_seen:
+                self._accounts.stand_still(replica.id, now - event.for_ns)
                 self._begin_outage(replica.id, now - event.for_ns)
             return
         if work.segment is None or replica.id not in work.members:
@@ -480,11 +487,32 @@ class Timesheet:
 
     def _hold_hit(self, line: FaultLine) -> None:
         """Let the next step show how much worlds have worked that a fault may keep from work, such as a pause."""
-        name = line.hit.partition(".")[0]
-        replicas = [replica for replica in self._node if str(replica) == name]
-        for segment in self._segments(self._outages.worlds_hit(replicas or self._on.get(name, ()))):
+        for segment in self._segments(self._outages.worlds_hit(self._replicas_hit(line))):
             if segment.marks:
                 segment.hold(line.t_ns)
+
+    def _stop_hit(self, line: FaultLine) -> None:
+        """Count no service of replicas that a fault stops, for a time or until they are killed."""
+        try:
+            fault = parse_fault(line.spec)
+        except FaultError:
+            return  # of another version
+        if fault.kind in ("pause", "hang"):
+            for replica in self._replicas_hit(line):
+                if self._job.role_of(replica).spec.kind == "service":
+                    self._accounts.stand_still(replica, line.t_ns)
+                    if fault.kind == "pause" and fault.duration_ns is not None:
+                        self._paused[replica] = line.t_ns + fault.duration_ns
+
+    def _wake(self, now: int) -> None:
+        """Count what services do that were paused until `now` or before."""
+        for replica, until in [each for each in self._paused.items() if each[1] <= now]:
+            del self._paused[replica]
+            self._accounts.serve_again(replica, until)
+
+    def _replicas_hit(self, line: FaultLine) -> list[ReplicaId]:
+        name = line.hit.partition(".")[0]
+        return [each for each in self._node if str(each) == name] or list(self._on.get(name, ()))
 
     def _segments(self, worlds: Iterable[WorldName]) -> list[WorkSegment]:
         return [segment for name in worlds if (segment := self._work[name].segment) is not None]

@@ -90,6 +90,7 @@ class Services:
         """Record that an attempt does nothing from now on: if it is of a service, all its users wait."""
         if self._ctx.graph.role(replica.role).kind == "service":
             self._since[replica, attempt] = self._ctx.queue.now
+            self._accounts.stand_still(replica, self._ctx.queue.now)
             for world in self._worlds.users(replica.role):
                 self._worlds.stall(world, _why(replica))
 
@@ -97,6 +98,7 @@ class Services:
         """Resume the worlds that wait for a stalled replica: it works again, has ended, or another attempt serves."""
         for key in [key for key in self._since if key[0] == replica]:
             del self._since[key]
+            self._accounts.serve_again(replica, self._ctx.queue.now)
             for world in self._worlds.users(replica.role):
                 self._worlds.resume(world, _why(replica))
 
