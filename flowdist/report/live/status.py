@@ -70,13 +70,7 @@ TIGHTER = (Limits(), Limits(4, 6, 2), Limits(3, 4, 1, 20), Limits(1, 2, 1, 10), 
 
 
 def status_text(status: Status, *, state: str = "") -> str:
-    """Return the whole status as plain text.
-
-    Args:
-        status: The status.
-        state: The state to show instead of `status.state`, for a run that died before it could record its end. Empty:
-            no other.
-    """
+    """Return the whole status as plain text; `state` replaces `status.state` for a run that died without its end."""
     return joined(plain(line) for line in status_lines(status, Limits(12, 20, 10, 1000), state=state))
 
 

@@ -74,12 +74,7 @@ class Pinned:
 
 
 def picture_of(lines: list[Line], mask: Callable[[str], str] = str) -> Text:
-    """Return the lines as one text for rich, each cut to the width of the terminal.
-
-    Args:
-        lines: The lines, with their styles.
-        mask: Return a text with the values of secrets hidden. By default nothing is hidden.
-    """
+    """Return the lines, with secrets masked, as one text for rich, each cut to the width of the terminal."""
     texts = (Text.assemble(*((one_line(mask(span.text)), span.style) for span in line)) for line in lines)
     return Text("\n", no_wrap=True, overflow="ellipsis").join(texts)
 

@@ -1,7 +1,4 @@
-"""Summary of a run, real or simulated, on one page.
-
-The summary is computed from the last state of the controller, live or replayed, and from the lines of the record.
-"""
+"""Summary of a run, real or simulated, from the last state of the controller and the faults of the record."""
 
 from __future__ import annotations
 
@@ -24,12 +21,7 @@ ROW = 4  # of so many replicas in a row, and more, only the first and the last a
 
 
 def summary_of(job: JobState, lines: Sequence[Line]) -> dict[str, Any]:
-    """Return the summary as plain values, for --json, for expectations and for tests.
-
-    Args:
-        job: The last state.
-        lines: The lines of the record, of which only injected faults are used.
-    """
+    """Return the summary as plain values, for --json, for expectations and for tests."""
     return {
         "outcome": job.outcome,
         "reason": job.ending_reason,
@@ -84,12 +76,7 @@ def _seconds(ns: int | None) -> float | None:
 
 
 def summary_text(summary: dict[str, Any], *, brief: bool = False) -> str:
-    """Return the summary for people, as `run` and `simulate` show it at the end.
-
-    Args:
-        summary: The values of `summary_of`, and where they are known those of `time_of`.
-        brief: Show where the time went in one line instead of a table.
-    """
+    """Return the summary for people; `brief` shows where the time went in one line instead of a table."""
     lines = [f"{(summary['outcome'] or 'unfinished').upper()} after {rounded(summary['lasted_s'])}"]
     if summary["reason"]:
         lines[0] += f": {summary['reason']}"

@@ -160,15 +160,9 @@ class Timeline:
 
 
 def timeline_of(header: Header, lines: Iterable[Line], source: str = JOURNAL) -> Timeline:
-    """Build the timeline of a record, up to the first event that does not replay.
+    """Build the timeline of a record, up to the first event with other orders than in the record.
 
-    Args:
-        header: The header of the record.
-        lines: The other lines.
-        source: The file of the record, for messages.
-
-    Raises:
-        BadLine: An event cannot be replayed.
+    `source` is the file of the record, for messages. BadLine: an event cannot be replayed.
     """
     builder = _Builder(header, source)
     for line in lines:

@@ -75,10 +75,7 @@ def event_lines(line: Line) -> Iterator[str]:
 
 
 def event_text(record: Record) -> str:
-    """Return an event in short: its type, and those of its fields that say something.
-
-    An example is `ReplicaExited replica=trainer/1 attempt=1 kind=exit`. Fields that are None, empty or 0 are left out.
-    """
+    """Return an event in short: its type, and those of its fields that say something."""
     event = record.event
     fields = {name: getattr(event, name) for name in event.__struct_fields__ if name not in NOT_SHOWN}
     parts = [f"{name}={value}" for name, value in fields.items() if value not in (None, "", 0, ())]
@@ -88,12 +85,8 @@ def event_text(record: Record) -> str:
 def shown_lines(lines: Iterable[Line], most: int) -> list[str]:
     """Return the lines of `trace_lines`, shortened so that what went wrong stays visible.
 
-    Checkpoints in a row share a line. If the record is still too long, only the beginning and the end are shown, and
-    the faults and incidents between them.
-
-    Args:
-        lines: The record.
-        most: The number of lines. Faults and incidents between beginning and end may be as many again.
+    Checkpoints in a row share a line. If the record is still longer than `most`, only the beginning and the end are
+    shown, and the faults and incidents between them, which may be as many again.
     """
     texts = [(text, is_loud, line) for line in lines for text, is_loud in _rows(line)]
     if len(texts) <= most:
