@@ -84,10 +84,7 @@ def budget_of(graph: RoleGraph, plan: Plan, mode: Mode, until_ns: int | None = N
 
 
 def horizon_ns(graph: RoleGraph, plan: Plan, faults: int) -> int:
-    """Return the time in ns at which runs end if the user does not say: whole days, hours or minutes.
-
-    That is when so many faults are expected, or several times the time that the job needs without failures.
-    """
+    """Return when runs end (ns) if the user does not say: with enough faults, or after several times the work."""
     rate = faults_per_ns(graph, plan)
     end_ns = TIMES_IDEAL * ideal_ns(graph)
     if rate and faults / rate < end_ns:

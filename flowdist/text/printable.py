@@ -85,10 +85,7 @@ def worker_line(line: str, *, colours: bool = True) -> str:
 
 
 def without_sequences(line: str) -> str:
-    """Return a line of a worker's output without colours and other control sequences, to search in it.
-
-    What a carriage return or a backspace has overwritten stays.
-    """
+    """Return a line of output without colours and other control sequences, to search in it; overwritten text stays."""
     return line if _SPECIAL.search(line) is None else _OBEYED.sub("", line)
 
 

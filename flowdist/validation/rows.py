@@ -68,11 +68,7 @@ def row_files() -> list[Path]:
 
 
 def load_rows(files: Sequence[Path]) -> list[Row]:
-    """Return the row of each file.
-
-    Raises:
-        FlowdistError: A file cannot be read or is no row; the message names the file and the key.
-    """
+    """Return the row of each file. FlowdistError: one cannot be read or is no row."""
     return [_checked(path, msgspec.structs.replace(_converted(path, Row), name=path.stem)) for path in files]
 
 

@@ -49,10 +49,7 @@ class Pinned:
         return is_behind(sys.stderr)
 
     def print(self, line: str, style: str = "") -> None:
-        """Collect a line, to be printed above the picture at the next `flush`.
-
-        Its colours stay; see `worker_line` for the rest.
-        """
+        """Collect a line with its colours, to be printed above the picture at the next `flush`: see `worker_line`."""
         line = worker_line(line)
         self._above.append(Text.from_ansi(line, style=style) if "\x1b" in line else Text(line, style=style))
 

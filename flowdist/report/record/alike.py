@@ -83,10 +83,7 @@ def as_in_record(spent: Spent, untold: Collection[str], unsaved: Collection[str]
 
 
 def _as_reported(line: Line, not_reported: Mapping[str, Sequence[str]]) -> Line:
-    """Return the line; without its event if that is a report which the workers of the record never made.
-
-    Where the steps of the workers were counted, a report of a step becomes a count.
-    """
+    """Return the line without a report that the workers of the record never made; of counted steps, as a count."""
     if not isinstance(line, Record) or not isinstance(
         line.event, ReplicaProgressed | ReplicaStepped | CheckpointOffered
     ):

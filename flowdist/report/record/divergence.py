@@ -32,16 +32,12 @@ TEXT_MAX = 240
 
 
 class Divergence(NamedTuple):
-    """Result of comparing the records `a` and `b`.
-
-    `at` is the index of the first line that differs, the header not counted, or the number of lines if none does.
-    `what` is the kind of the difference, and empty for none.
-    """
+    """Result of comparing the records `a` and `b`."""
 
     a: WholeRecord
     b: WholeRecord
-    at: int
-    what: What
+    at: int  # the index of the first line that differs, without the header; the number of lines if none does
+    what: What  # the kind of the difference; empty for none
     headers: list[str]  # the differences of the headers, in words
 
     @property

@@ -109,10 +109,7 @@ def _roles(summary: dict[str, Any]) -> list[str]:
 
 
 def _lost_work_s(summary: dict[str, Any], name: str) -> float | None:
-    """Return the lost work of a role, in seconds of its worlds; None if that is not known.
-
-    A simulation knows it for each task. In a real run it is known for tasks that report the numbers of their steps.
-    """
+    """Return the lost work of a role, in seconds of its worlds; None in a real run without numbers of steps."""
     if _is_simulated(summary):
         seconds: float | None = summary["roles"][name].get("lost_work_s")
         return seconds
@@ -148,10 +145,7 @@ def _incidents(summary: dict[str, Any]) -> list[str]:
 
 
 def _time_rows(times: dict[str, dict[str, float]]) -> list[tuple[str, ...]]:
-    """Return the rows of a table with the share of each bucket in each role's time, in per cent.
-
-    Buckets below 0.1 % in every role are left out.
-    """
+    """Return the rows of a table with the share of each bucket of 0.1 % and more in each role's time."""
     totals = {name: sum(spent.values()) or 1.0 for name, spent in times.items()}
     buckets = dict.fromkeys(bucket for spent in times.values() for bucket in spent)
     shown = [b for b in buckets if any(spent.get(b, 0) / totals[name] >= 0.001 for name, spent in times.items())]

@@ -16,10 +16,7 @@ ROW = 4  # so many checkpoints in a row, and more, share a line
 
 
 def trace_lines(lines: Iterable[Line]) -> Iterator[str]:
-    """Yield the record as lines of text with their times: decisions, faults, unsaved checkpoints, starts and ends.
-
-    A line of the record without any of these yields nothing.
-    """
+    """Yield decisions, faults, unsaved checkpoints, starts and ends of the record as lines of text with their times."""
     return (text for line in lines for text, _ in _rows(line))
 
 
@@ -43,10 +40,7 @@ def stamp(ns: int) -> str:
 
 
 def _texts(record: Record) -> Iterator[tuple[str, bool]]:
-    """Yield what an event and its effects have to tell, each without the time, and whether it is loud.
-
-    Nothing is yielded if they have no consequence.
-    """
+    """Yield what an event and its effects have to tell, if anything, without the time, and whether it is loud."""
     event = record.event
     if isinstance(event, ReplicaExited) and event.kind is None:
         yield f"{event.replica} finished", False

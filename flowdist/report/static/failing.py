@@ -22,8 +22,7 @@ NODE_KINDS = ("kill", "lost", "leave", "drain", "preempt")
 class Failing(NamedTuple):
     """One failure, parsed from `spec`. `how` tells it in words for people.
 
-    `role` is empty if nodes or the controller fail; `number` None means every replica of the role. A drained node has
-    not failed: no rule of a policy applies to it.
+    `role` is empty if nodes or the controller fail; `number` None means every replica of the role.
     """
 
     spec: str

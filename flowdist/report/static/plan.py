@@ -16,11 +16,7 @@ from flowdist.report.table import table
 
 
 def plan_of(graph: RoleGraph, python: str = "python", ours: str = "") -> dict[str, Any]:
-    """Return the plan as plain values, for --json and for tests.
-
-    `python` is the interpreter that `python` means in commands, and `ours` the one that runs flowdist; empty for the
-    same.
-    """
+    """Return the plan as plain values. `python` means that in commands, and `ours` runs flowdist; empty: the same."""
     table = RestartTable(graph)
     return {
         "waves": start_waves(graph),
@@ -45,10 +41,7 @@ def _start_text(spec: RoleSpec, python: str, ours: str) -> str:
 
 
 def _placement(graph: RoleGraph) -> dict[str, str]:
-    """Return the node on which the controller places each replica when all nodes join and everything starts.
-
-    The result is empty if the topology names no nodes. If the job does not fit, the key `""` has the reason.
-    """
+    """Return the node of each replica, none without nodes; if the job does not fit, the key `""` has the reason."""
     if not graph.cluster.given:
         return {}
     rehearsal = Rehearsal(graph)

@@ -174,10 +174,7 @@ def _by_scope(graph: RoleGraph, spec: RoleSpec, scope: Scope | None) -> dict[str
 
 
 def followers(graph: RoleGraph, role: str) -> list[tuple[str, str]]:
-    """Return the roles to which a restart of `role` passes by one edge, each with the edge in words.
-
-    Joint worlds, domains and gates with on_restart="restart" are such edges. A role may appear more than once.
-    """
+    """Return the roles to which a restart of `role` passes by one edge, each with the edge in words; some twice."""
     found = []
     groups: tuple[JointWorld | Domain, ...] = (*graph.worlds, *graph.domains)
     for group in groups:

@@ -229,10 +229,7 @@ def _order_notes(graph: RoleGraph, failing: Failing, hits: Hits) -> list[str]:
 
 
 def _excuse(graph: RoleGraph, role: str, those: list[Hit]) -> str:
-    """Return a note on a used-up budget: a failure upstream would be the cause, and its role would pay instead (R7).
-
-    Empty if no budget is used up, or the role depends on no other.
-    """
+    """Return a note on a used-up budget: a failure upstream would be the cause, and pay instead (R7); else empty."""
     names = " or ".join(upstream_of(graph, role))
     if not names or not any(hit.verdict.exhausted and hit.verdict.action == "fail" for hit in those):
         return ""
