@@ -53,7 +53,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """
     known = list(known)
     close = difflib.get_close_matches(word, known, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"known: {_first_of(known)}"
+    return f"did you mean {close[0]!r}?" if close else f"known: {first_of(known)}"
 
 
 def node_help(name: str, nodes: Iterable[str], known: Iterable[str] | None = None) -> str:
@@ -70,12 +70,13 @@ def node_help(name: str, nodes: Iterable[str], known: Iterable[str] | None = Non
     stems = [node.rstrip(DIGITS) for node in nodes if node[-1:] in DIGITS]
     if not name or name[-1] not in DIGITS or name.rstrip(DIGITS) not in stems:
         return did_you_mean(name, nodes if known is None else known)
-    return f"the nodes are {_first_of(nodes)}" if len(nodes) > 1 else f"the only node is {nodes[0]}"
+    return f"the nodes are {first_of(nodes)}" if len(nodes) > 1 else f"the only node is {nodes[0]}"
 
 
-def _first_of(names: list[str]) -> str:
-    more = f" and {len(names) - SHOWN_MAX} more" if len(names) > SHOWN_MAX else ""
-    return ", ".join(names[:SHOWN_MAX]) + more
+def first_of(names: list[str], most: int = SHOWN_MAX) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def underlined(text: str, start: int, end: int) -> str:

@@ -4,8 +4,7 @@
     measure   with other seeds: play today's job and what was kept, and compare in pairs
     together  what is surely better, at once: gains do not add up
 
-The alternatives of one lever compete on the seeds that choose; on the seeds that measure, each lever has one candidate
-at most. So the gain that is shown is not the luck of the best of many.
+With other seeds, the gain that is shown is not the luck of the best of many.
 """
 
 from __future__ import annotations
@@ -77,35 +76,20 @@ class Tried(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """Answer to a question.
+    """Answer to a question."""
 
-    Attributes:
-        mode: The mode of all simulations.
-        role: Name of the role that the advice is about.
-        goodput: Goodput of today, with the seeds that measure.
-        failed: Runs of today that failed, with the reason of the first.
-        points: The sweep of the checkpoint interval, shortest first; empty without that lever.
-        best_ns: Interval with most goodput in the sweep; None without it.
-        daly_ns: The best interval by Daly's formula; None without restarts.
-        bounds: Limits of the intervals.
-        measured: What was kept of each lever, best first.
-        together: What `joined` has, at once; None for less than two changes.
-        tried: Every other alternative.
-        notes: What a reader has to know to judge the advice, in sentences.
-    """
-
-    mode: Mode
-    role: str
-    goodput: Estimate
-    failed: tuple[int, str]
-    points: list[Point]
-    best_ns: int | None
-    daly_ns: float | None
-    bounds: Bounds
-    measured: list[Measured]
-    together: Measured | None
-    tried: list[Tried]
-    notes: list[str]
+    mode: Mode  # of all simulations
+    role: str  # the role that the advice is about
+    goodput: Estimate  # of today, with the seeds that measure
+    failed: tuple[int, str]  # runs of today that failed, with the reason of the first
+    points: list[Point]  # the sweep of the checkpoint interval, shortest first; empty without that lever
+    best_ns: int | None  # the interval with most goodput in the sweep; None without it
+    daly_ns: float | None  # the best interval by Daly's formula; None without restarts
+    bounds: Bounds  # of the intervals
+    measured: list[Measured]  # what was kept of each lever, best first
+    together: Measured | None  # what `joined` has, at once; None for less than two changes
+    tried: list[Tried]  # every other alternative
+    notes: list[str]  # what a reader has to know to judge the advice, in sentences
 
     @property
     def sure(self) -> list[Measured]:
@@ -120,11 +104,7 @@ class Advice(NamedTuple):
 
 
 def advise(question: Question, tell: Tell = lambda _: None) -> Advice:
-    """Simulate the job of a question and its alternatives, and return what to change.
-
-    Args:
-        question: The job, its alternatives and the seeds.
-        tell: Called after each run.
+    """Simulate the job of a question and its alternatives, and return what to change. `tell` is called after each run.
 
     Raises:
         FaultError: The job does not have what a fault or rate names, or the simulator cannot play it.

@@ -20,30 +20,19 @@ Verdict = Literal["saves", "ends", "buys", "unsure"]
 
 
 class Gain(NamedTuple):
-    """Gain of a job over the job of today, with the same seeds.
+    """Gain of a job over the job of today, with the same seeds."""
 
-    Attributes:
-        goodput: Difference of the goodput, as a share from -1 to 1.
-        hours: GPU hours (node hours without GPUs) saved in one run, for the work that the job of today does in it;
-            negative: more are paid. None: no run did any work.
-        share: The same as a part of what today's run costs.
-        better: Number of seeds with more goodput than today.
-        seeds: Number of seeds.
-        failed: Runs that fail today.
-        still_failed: Runs that fail with the change.
-        ended: Runs that fail today and do not fail with the change.
-        rarest: The rate that has hit least often in all runs, of today or with the change; None: there are no rates.
-    """
-
-    goodput: Estimate
+    goodput: Estimate  # difference, as a share from -1 to 1
+    # GPU hours (node hours without GPUs) saved in one run, for the work that the job of today does in it; negative:
+    # more are paid. None: no run did any work.
     hours: Estimate | None
-    share: float
-    better: int
+    share: float  # the same as a part of what today's run costs
+    better: int  # seeds with more goodput than today
     seeds: int
-    failed: int
-    still_failed: int
-    ended: int
-    rarest: Rarest | None = None
+    failed: int  # runs that fail today
+    still_failed: int  # runs that fail with the change
+    ended: int  # runs that fail today and do not fail with the change
+    rarest: Rarest | None = None  # the rate that has hit least often in all runs; None: there are no rates
 
     @property
     def verdict(self) -> Verdict:
@@ -73,13 +62,9 @@ def is_sure(gain: Estimate | None) -> bool:
 
 
 def gain_of(today: Sequence[Outcome], other: Sequence[Outcome], units: tuple[int, int], role: RoleSpec) -> Gain:
-    """Return what another job gains over today's. A job that is equal to today's gains exactly 0.
+    """Return what another job gains over today's by the work of a role. A job equal to today's gains exactly 0.
 
-    Args:
-        today: Outcomes of the job of today.
-        other: Outcomes of the other job, with the same seeds in the same order.
-        units: The number of GPUs (or nodes) of both jobs.
-        role: The role whose work counts.
+    `units` are the numbers of GPUs (or nodes) of both jobs.
     """
     pairs = list(zip(today, other, strict=True))
     assert all(one.seed == two.seed for one, two in pairs), "differences are those of the same seeds"

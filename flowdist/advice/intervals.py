@@ -49,12 +49,7 @@ def bounds_of(role: RoleSpec, until_ns: int, mode: Mode = "fast") -> Bounds:
     """Return the intervals that make sense: one step at least, and no more than all the work of a run.
 
     No checkpoint holds less than a step of work. A checkpoint that is written in the background is complete before the
-    next begins.
-
-    Args:
-        role: The role that saves.
-        until_ns: The time at which each run ends at the latest.
-        mode: The mode in which it is simulated.
+    next begins. Each run ends at `until_ns` at the latest.
     """
     load = role.workload
     step_ns = role.longest_step_ns
@@ -78,13 +73,9 @@ def rounded_ns(ns: float) -> int:
 
 
 def sweep(play: Callable[[int], Point], guess_ns: float, today_ns: int, bounds: Bounds) -> list[Point]:
-    """Play intervals, and return them with the results, shortest first. Today's interval is among them.
+    """Play intervals around a guess, such as Daly's, and return them with the results, shortest first.
 
-    Args:
-        play: Simulates the job with an interval in ns.
-        guess_ns: Where the sweep begins, such as Daly's optimum.
-        today_ns: Today's interval, which is played even where the bounds forbid it.
-        bounds: Limits of all other intervals.
+    Today's interval is among them, even where the bounds forbid it.
     """
     played = {today_ns: play(today_ns)}
     failed = played[today_ns].failed

@@ -31,17 +31,10 @@ class MeasuredRate(NamedTuple):
 
 
 def measured_rates(records: Sequence[WholeRecord], graph: RoleGraph) -> list[MeasuredRate]:
-    """Return the rates of all kinds of faults in the records that a topology can have.
+    """Return the rates of all kinds of faults in the records that a topology can have. Each run counts with its length.
 
     Faults that flowdist injected count as well: a record of a test has the rates of the test. Faults of roles that the
     topology does not have, of the controller, of links and of GPUs do not count.
-
-    Args:
-        records: The runs. Each counts with its whole length.
-        graph: The topology to simulate with the rates.
-
-    Raises:
-        BadLine: A line of a record cannot be replayed.
     """
     found: dict[_Kind, list[Fault]] = {}
     days: dict[str, float] = {}

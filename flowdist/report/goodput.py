@@ -51,9 +51,7 @@ class Rarest(NamedTuple):
 def rarest_of(rates: Iterable[str], counts: Iterable[Mapping[str, int]]) -> Rarest | None:
     """Return the rate that has hit least often in all runs together; None: there are no rates.
 
-    Args:
-        rates: The names of all rates, those that have never hit, too.
-        counts: How often each rate has hit, by its name, for each run.
+    `rates` names those that have never hit, too; `counts` says for each run how often each rate has hit.
     """
     total = Counter[str]()
     for one in counts:
@@ -65,11 +63,7 @@ def estimate(values: Sequence[float], rarest: Rarest | None = None) -> Estimate:
     """Return the mean of independent values, one for each seed, with a 95 % confidence interval, if there is one.
 
     There is none for a single value, with too few failures, and for two values that are equal: they show no spread.
-
-    Args:
-        values: The values, at least one.
-        rarest: The rate that has hit least often in all seeds together; None: nothing is rare, since the runs have no
-            faults at random.
+    `rarest` is the rate that has hit least often in all seeds; None: nothing is rare, as the runs draw no faults.
     """
     n = len(values)
     mean = math.fsum(values) / n
@@ -84,12 +78,7 @@ def estimate(values: Sequence[float], rarest: Rarest | None = None) -> Estimate:
 
 
 def seeds_needed(seeds: int, rarest: Rarest | None) -> int | None:
-    """Return about how many seeds have enough failures for intervals, by those of the seeds so far; None: these have.
-
-    Args:
-        seeds: The number of seeds.
-        rarest: The rate that has hit least often in all of them; None: the runs have no faults at random.
-    """
+    """Return about how many seeds have enough failures for intervals, by those so far; None: these have."""
     if rarest is None or rarest.hits >= EVENTS_MIN:
         return None
     return math.ceil(seeds * EVENTS_LIKELY / max(1, rarest.hits))
@@ -133,24 +122,15 @@ def poisson_95(count: float) -> tuple[float, float]:
 
 
 def young_ns(checkpoint_ns: float, between_ns: float) -> float:
-    """Return the best time of work between two checkpoints by Young's formula, in nanoseconds.
-
-    Args:
-        checkpoint_ns: The time that a checkpoint takes.
-        between_ns: The mean time between failures.
-    """
+    """Return the best work time (ns) between two checkpoints by Young, by their cost and the time between failures."""
     return math.sqrt(2 * checkpoint_ns * between_ns)
 
 
 def daly_ns(checkpoint_ns: float, between_ns: float) -> float:
-    """Return the best time of work between two checkpoints by Daly's formula, in nanoseconds.
+    """Return the best time of work (ns) between two checkpoints by Daly; the arguments are those of `young_ns`.
 
     The formula also holds for checkpoints that take long compared to `between_ns`. From twice that on, the result is
     `between_ns`.
-
-    Args:
-        checkpoint_ns: The time that a checkpoint takes.
-        between_ns: The mean time between failures.
     """
     if checkpoint_ns >= 2 * between_ns:
         return between_ns
@@ -159,11 +139,7 @@ def daly_ns(checkpoint_ns: float, between_ns: float) -> float:
 
 
 def macro_text(summary: dict[str, Any]) -> str:
-    """Return the text of a macro simulation's results, averaged over its runs, for the terminal.
-
-    Args:
-        summary: The values that the simulation prints for --json.
-    """
+    """Return the text of a macro simulation's results (the values of --json), averaged over its runs."""
     many = len(summary["runs"])
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in summary["outcomes"].items())
     lines = [f"{many} run{'s' * (many != 1)}: {outcomes}", ""]

@@ -58,12 +58,7 @@ def joined(lines: Iterable[str]) -> str:
 
 
 def printable_values(content: Any, mask: Callable[[str], str] = str) -> Any:
-    """Return the content of a JSON document, made of dicts, lists and tuples, with `one_line` of all texts in it.
-
-    Args:
-        content: The content.
-        mask: Hides the values of secrets in a text.
-    """
+    """Return the content of a JSON document with `one_line` of all texts in it, and the values of secrets masked."""
     if isinstance(content, str):
         return one_line(mask(content))
     if isinstance(content, dict):
@@ -72,15 +67,11 @@ def printable_values(content: Any, mask: Callable[[str], str] = str) -> Any:
 
 
 def worker_line(line: str, *, colours: bool = True) -> str:
-    """Return a line of a worker's output as a terminal may show it.
+    """Return a line of a worker's output as a terminal may show it; its name, `[trainer/0] `, stays.
 
-    Colours stay, and end with the line. Of text that a carriage return or backspaces have overwritten, as progress bars
-    do, the last state stays. Other control sequences, and characters that reorder the text, are removed. Of a sequence
-    that is split over two lines, the introducer is removed, so that the rest is text.
-
-    Args:
-        line: The line, without its newline. It may begin with the name of its worker, `[trainer/0] `, which stays.
-        colours: False: remove colours, too.
+    Colours stay, if wanted, and end with the line. Of text that a carriage return or backspaces have overwritten, as
+    progress bars do, the last state stays. Other control sequences, and characters that reorder the text, are removed.
+    Of a sequence that is split over two lines, the introducer is removed, so that the rest is text.
     """
     if _SPECIAL.search(line) is None:
         return line
@@ -94,10 +85,7 @@ def worker_line(line: str, *, colours: bool = True) -> str:
 
 
 def without_sequences(line: str) -> str:
-    """Return a line of a worker's output without colours and other control sequences, to search in it.
-
-    What a carriage return or a backspace has overwritten stays.
-    """
+    """Return a line of output without colours and other control sequences, to search in it; overwritten text stays."""
     return line if _SPECIAL.search(line) is None else _OBEYED.sub("", line)
 
 

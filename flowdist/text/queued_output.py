@@ -69,11 +69,7 @@ class QueuedOutput:
 
 
 def is_behind(*streams: TextIO) -> bool:
-    """Return whether the reader of any of these streams is so far behind that nothing more should be queued for it.
-
-    Args:
-        streams: Stdout, stderr or both. A stream that does not queue is never behind.
-    """
+    """Return whether the reader of any of these streams is so far behind that nothing more should be queued for it."""
     buffers = (getattr(raw_stream(stream), "buffer", None) for stream in streams)
     return any(isinstance(buffer, _QueuedBytes) and buffer.writer.waiting > BEHIND_BYTES for buffer in buffers)
 

@@ -11,12 +11,10 @@ from flowdist.text.printable import printable, worker_line
 
 
 class PrintableStream(io.TextIOBase):
-    """Text stream that passes text on as `printable` returns it.
+    """Text stream that passes text on as `printable` returns it; colours do not pass either.
 
-    Colours do not pass either. Text that has been made safe already, such as a styled line, goes to `raw`.
-
-    Args:
-        raw: The stream below. It has no `buffer` here, so that no library writes bytes past this stream.
+    Text that has been made safe already, such as a styled line, goes to `raw`. This stream has no `buffer`, so that no
+    library writes bytes past it.
     """
 
     def __init__(self, raw: TextIO) -> None:
@@ -81,10 +79,7 @@ def raw_stream(stream: TextIO) -> TextIO:
 def print_worker_line(line: str, stream: TextIO) -> None:
     """Print a line of a worker's output: on a terminal as `worker_line` returns it, else unchanged.
 
-    Args:
-        line: The line, without its newline. Bytes that are not UTF-8 may be lone surrogates; a file or pipe gets the
-            bytes again.
-        stream: Stdout or stderr.
+    Bytes that are not UTF-8 may be lone surrogates; a file or pipe gets the bytes again.
     """
     raw = raw_stream(stream)
     if raw.isatty():

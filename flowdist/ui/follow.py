@@ -24,14 +24,7 @@ LOG_BYTES = 16 << 10  # the end of a log file that is shown
 
 
 class FollowedRun:
-    """A run that may still go on. Several threads may use it.
-
-    Args:
-        folder: The folder of the run, with its journal.
-
-    Raises:
-        FlowdistError: The journal cannot be read, or has no header.
-    """
+    """A run that may still go on, in its folder. Several threads may use it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._lock = folder, threading.Lock()
@@ -51,8 +44,7 @@ class FollowedRun:
     def data_after(self, size: int) -> dict[str, object]:
         """Return the data of the page once the journal is longer than `size`, or after WAIT_S.
 
-        Returns:
-            `size`: bytes of the journal that were read; `data`: that of the page; `state`: of the run.
+        `size` of the result is the number of bytes of the journal that were read.
         """
         end = time.monotonic() + WAIT_S
         while size_of(self._folder / JOURNAL) <= size and time.monotonic() < end and self.state() == "running":
@@ -69,13 +61,6 @@ class FollowedRun:
         """Return the ends of the logs of an attempt, each below its name, with the values of secrets hidden.
 
         A line of which only the end would be shown is left out: a part of a secret could not be told from other text.
-
-        Args:
-            replica: Name of the replica, such as `trainer/0`.
-            attempt: Number of the attempt.
-
-        Raises:
-            FlowdistError: There is no such replica.
         """
         graph = self.timeline().header.graph
         parts = []
@@ -92,8 +77,7 @@ class FollowedRun:
     def timeline(self, *, at_once: bool = False) -> Timeline:
         """Return the timeline of the journal as it is now. A damaged line and all after it are left out.
 
-        Args:
-            at_once: Also read what is new if the last timeline is younger than REST allows.
+        With `at_once`, read what is new even if the last timeline is younger than REST allows.
         """
         with self._lock:
             began = time.monotonic()

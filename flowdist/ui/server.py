@@ -114,14 +114,7 @@ class RunServer(ThreadingHTTPServer):
     """The server of one run, at a port that is bound from the beginning. `url` is what the user opens.
 
     Any process of this machine can connect. One that sends half a request, or none, holds a thread: so there are
-    CONNECTIONS_MAX at most, and it is such a connection that ends for a new one.
-
-    Args:
-        run: The run; None if it has not begun, see `begin`.
-        port: The port; 0: any that is free.
-
-    Raises:
-        FlowdistError: The port is in use, or may not be used.
+    CONNECTIONS_MAX at most, and it is such a connection that ends for a new one. Without a run, see `begin`.
     """
 
     daemon_threads = True

@@ -22,11 +22,7 @@ from flowdist.validation.rows import Job, Row
 
 
 def values_of(row: Row) -> tuple[list[float], Rarest | None]:
-    """Return the simulated number of each seed, and the rate that has hit least often in all of them.
-
-    Raises:
-        FlowdistError: The job of the row is wrong, or macro mode does not play it.
-    """
+    """Return the simulated number of each seed, and the rate that has hit least often in all of them."""
     if row.quantity == "best interval":
         return _best_intervals(row)
     results = _results(row, row.job)

@@ -9,13 +9,12 @@ from pathlib import Path
 import click
 
 from flowdist.cli.shared.common import format_of, verb, write
-from flowdist.cli.shared.records import RecordFile, find_record, refuse_macro
+from flowdist.cli.shared.records import RecordFile, find_record, made_of, refuse_macro
 from flowdist.cli.shared.runs import complete_run
 from flowdist.errors import FlowdistError
-from flowdist.record.reader import BadLine
 from flowdist.report.record.page import timeline_page
 from flowdist.report.record.perfetto import perfetto_json
-from flowdist.report.record.timeline import Timeline, timeline_of
+from flowdist.report.record.timeline import timeline_of
 from flowdist.runtime.run_folder.runs import known_mask
 
 FORMATS = {"html": ".html", "perfetto": ".json"}
@@ -42,7 +41,8 @@ def command(file: str, output: str | None, form: str | None) -> None:
     form = form or ("html" if output in (None, "-") else format_of(output or "", SUFFIXES))
     record = RecordFile(path)
     refuse_macro(record.header, str(path))
-    timeline, mask = _timeline(record), known_mask(record.header.graph, os.environ)
+    timeline = made_of(record, lambda lines: timeline_of(record.header, lines, str(path)))
+    mask = known_mask(record.header.graph, os.environ)
     target = Path(output) if output is not None else _beside(path, form)
     content = timeline_page(timeline, mask=mask).encode() if form == "html" else perfetto_json(timeline, mask)
     if output == "-":
@@ -54,16 +54,6 @@ def command(file: str, output: str | None, form: str | None) -> None:
         click.echo(f"event {timeline.differs_at} is decided otherwise by now; the timeline ends there", err=True)
         sys.exit(3)
     record.finish()
-
-
-def _timeline(record: RecordFile) -> Timeline:
-    """Return the timeline of a record, up to the first line that cannot be used or replayed."""
-    lines, source = list(record), str(record.path)
-    try:
-        return timeline_of(record.header, lines, source)
-    except BadLine as bad:
-        record.bad = bad
-        return timeline_of(record.header, lines[: bad.number - 2])
 
 
 def _beside(path: Path, form: str) -> Path:

@@ -68,11 +68,7 @@ class Question(NamedTuple):
 
 
 def answer(header: Header, lines: list[Line], name: str, question: Question, as_json: bool) -> NoReturn:
-    """Simulate the recorded run, and again with the differences, show both beside the record, and exit.
-
-    The exit code is that of the what-if: 0 if the job succeeds, 3 if an invariant is violated, 4 if the job does not
-    end, else 1.
-    """
+    """Simulate the recorded run, and again with the differences, show both beside the record, and exit."""
     from flowdist.sim.experiment.play import play  # the simulator: a replay without a what-if needs none
     from flowdist.sim.experiment.record import of_record
     from flowdist.sim.faults.injector import check_faults
@@ -116,11 +112,7 @@ def answer(header: Header, lines: list[Line], name: str, question: Question, as_
 
 
 def _other(same: RoleGraph, question: Question) -> RoleGraph:
-    """Return the graph of the what-if: that of the record, or the topology of --with with the workloads of the record.
-
-    A workload field that --set names keeps the value of --set. Nodes are those of the record unless the topology names
-    some.
-    """
+    """Return the graph of the record, or the topology of --with with its workloads, but for fields that --set names."""
     from flowdist.sim.simulation import with_nodes  # as above
 
     if question.named.target is None:
@@ -144,8 +136,7 @@ def _other(same: RoleGraph, question: Question) -> RoleGraph:
 def doubts_of(was: Outcome, again: Outcome, what: str, *, has_times: bool) -> list[str]:
     """Return why simulations of a run cannot be trusted: that of the run itself is not what the run was.
 
-    The list is empty if outcome and number of incidents are the same, and the length is at most 10 % off. `what` is not
-    to be trusted, in words. With `has_times` they are those of a workload.toml, and no text advises to measure some.
+    `what` is not to be trusted, in words. With `has_times`, no text advises to measure times.
     """
     found = []
     off = abs(again.lasted_ns - was.lasted_ns) / max(was.lasted_ns, 1)
@@ -177,10 +168,7 @@ def unknown_restarts(unrestarted: Collection[str], result: SimResult) -> list[st
 
 
 def _comparable_summary(run: SimResult, was: dict[str, Any], untold: Collection[str]) -> dict[str, Any]:
-    """Return the summary of a simulation, without what the record `was` does not report: columns can be compared.
-
-    `untold` are the roles whose saving counts as work, as in the record.
-    """
+    """Return the summary of a simulation, without what the record `was` does not report: columns can be compared."""
     unsaved = [name for name, kinds in was["not_reported"].items() if "checkpoints" in kinds]
     spent = as_in_record(run.spent, untold, unsaved)
     summary = {**simulated_summary(run), **time_of(run.job.graph, spent)}

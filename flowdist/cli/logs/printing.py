@@ -87,10 +87,7 @@ def _in_words(pattern: str, error: Exception) -> FlowdistError:
 
 
 class LineSearch:
-    """The search in the lines of one log, which `feed` gets one after the other.
-
-    Colours and other control sequences in a line do not keep it from matching.
-    """
+    """The search in the lines of one log, one after the other; colours in a line do not keep it from matching."""
 
     def __init__(self, search: Search) -> None:
         self._search = search

@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from flowdist.cli.logs.printing import LinePrinter, Origin
 from flowdist.control.protocol.ids import NodeName, ReplicaId
+from flowdist.errors import first_of
 from flowdist.graph import RoleGraph
 from flowdist.graph.units import format_memory
 from flowdist.runtime.remote_logs.log_client import HostLogs, HostTail, NotFetched, Place, RemoteLog, asker
@@ -101,10 +102,7 @@ class Sources:
         return found
 
     def local(self, remote: Iterable[RemoteLog]) -> list[Log]:
-        """Return the wanted logs in the folder of the run, without copies of those in `remote`.
-
-        The folder has the last lines of workers that have failed on other hosts.
-        """
+        """Return the wanted logs in the folder of the run, without copies of the last lines of those in `remote`."""
         wanted = self.wanted
         logs = find_logs(self.run_dir, self.graph, wanted.targets, wanted.streams, wanted.attempt)
         if wanted.latest:
@@ -138,8 +136,7 @@ class Sources:
 
     def _report_attempts(self, node: NodeName, attempts: Sequence[Attempt], why: str) -> None:
         names = list(dict.fromkeys(f"{each.replica} attempt {each.number}" for each in attempts))
-        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-        self.report(node, f"{', '.join(names[:5])}{more}: {why}")
+        self.report(node, f"{first_of(names, 5)}: {why}")
 
     def report(self, node: NodeName, text: str) -> None:
         """Print what could not be fetched from a host, and the command that shows it there."""

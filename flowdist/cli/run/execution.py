@@ -146,10 +146,7 @@ def needs_linux(verb: str) -> None:
 
 
 def execute(graph: RoleGraph | None, settings: RunSettings) -> NoReturn:
-    """Run the graph, or without one the run to resume, and exit with the exit code of the job.
-
-    With `settings.detach`, exit as soon as the job has started in the background.
-    """
+    """Run the graph, or without one the run to resume; exit with its exit code, or with `detach` once it runs."""
     plan, hosting = settings.plan, settings.hosting
     gpus = machine_gpus(os.environ)
     run_dir, warnings = None, list[str]()
@@ -212,8 +209,7 @@ class _Run(NamedTuple):
     def supervise(self, console: Console) -> int:
         """Run the job to its end and return its exit code.
 
-        If Ctrl-C ends the supervisor before the journal has any event, the run counts as cancelled; after that, the
-        KeyboardInterrupt is raised again.
+        If Ctrl-C ends the supervisor before the journal has any event, the run counts as cancelled.
         """
         if self.settings.page is not None:
             self.settings.page.begin(self.run_dir)
@@ -263,7 +259,7 @@ class _Run(NamedTuple):
         return result.outcome
 
     def _reporter(self, console: Console, observer: Observer | None) -> TrainerStatus | None:
-        """Return the observer that reports to Kubeflow Trainer, beside another one; None if nobody asks for that.
+        """Return the observer that reports to Kubeflow Trainer; None if nobody asks for that.
 
         A host that runs workers leaves it to them: their libraries report by themselves.
         """
@@ -308,10 +304,7 @@ class _Starting(Console):
         pass  # `look` reports by the state of the job alone
 
     def look(self, job: JobState, now: int) -> None:
-        """Report that a replica runs, or what the job waits for.
-
-        The job counts as waiting if for `IDLE_NS` no replica has begun to start, although a node is there.
-        """
+        """Report that a replica runs, or what the job waits for if for `IDLE_NS` none has begun to start."""
         if any(role.count(phase) for role in job.roles.values() for phase in STARTED):
             self._tell({"started": True})
         elif not job.nodes or any(role.count("starting") for role in job.roles.values()):
@@ -323,12 +316,10 @@ class _Starting(Console):
 
 
 def _detach(run: _Run) -> NoReturn:
-    """Run the job in a background process, and exit when the job has started or could not start.
+    """Run the job in a background process, which writes to supervisor.log, and exit when it has started or could not.
 
-    This process, which has one thread and no event loop yet, forks. The child leaves the terminal and writes to
-    supervisor.log. The parent waits for a message that the job has started, or why it did not.
-
-    The exit code is 0 if the job has started or waits; that of the job if it is over already; 130 for an interrupt.
+    This process, which has one thread and no event loop yet, forks. The exit code is 0 if the job has started or waits;
+    that of the job if it is over already; 130 for an interrupt.
     """
     reading, writing = os.pipe()
     sys.stdout.flush()

@@ -35,8 +35,7 @@ workload_option = click.option(
 def gathered(name: str, kind: type[Any], *options: Callable[[Any], Any]) -> Callable[[F], F]:
     """Decorate a verb with options, whose values it gets together as one argument.
 
-    The kind is a NamedTuple, whose fields have the names of the parameters of the options: decorators of click, in the
-    order of --help. A field without an option keeps its default.
+    The fields of the NamedTuple `kind` have the names of the parameters of the options, in the order of --help.
     """
 
     def decorate(function: F) -> F:
@@ -54,10 +53,7 @@ def gathered(name: str, kind: type[Any], *options: Callable[[Any], Any]) -> Call
 
 
 class TopologyOptions(NamedTuple):
-    """Topology on the command line, with its parameters, overrides and nodes, and whether the output is JSON.
-
-    `target` is None for the default file, topology.py.
-    """
+    """Topology on the command line (None: topology.py), with its parameters, overrides and nodes, and --json."""
 
     target: str | None
     params: tuple[str, ...]
@@ -116,10 +112,7 @@ _FAULTS = {
 
 
 def fault_options(*names: str) -> Callable[[F], F]:
-    """Give a verb the named options of `FaultOptions` (default: all), as one argument `faults`.
-
-    A name is that of a field, such as `fails` for --fail.
-    """
+    """Give a verb the named options of `FaultOptions` (default: all), by its fields, as one argument `faults`."""
     return gathered("faults", FaultOptions, *(_FAULTS[name] for name in names or _FAULTS))
 
 

@@ -49,10 +49,7 @@ def predicted(run_dir: Path, workload_file: str, summary: Mapping[str, Any]) -> 
 def values_of(
     found: Comparison, times: Calibration, untold: Collection[str], summary: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a run beside its prediction as plain values for --json. Times are in ns.
-
-    Each figure has `predicted`, `actual` and `error`, a share of the actual one; None is what is not known.
-    """
+    """Return a run beside its prediction as plain values for --json, in ns; None is what is not known."""
     silent = silent_roles(summary.get("not_reported", {}))
     matches = found.matches
     incidents, more = [], []
@@ -123,10 +120,7 @@ def _incident(one: IncidentOutcome, other: IncidentOutcome, silent: Collection[s
 
 
 def _first_step_ns(one: IncidentOutcome) -> int | None:
-    """Return the time until the first step after an incident; None if no step is known, as of services.
-
-    `next_step_ns` is that of the re-formation then.
-    """
+    """Return the time until the first step; None if none is known: `next_step_ns` is that of the re-formation then."""
     return one.next_step_ns if one.next_step_ns != one.re_formed_ns else None
 
 

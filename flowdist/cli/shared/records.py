@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 from flowdist.cli.shared.common import fail
 from flowdist.errors import FlowdistError
@@ -17,6 +18,7 @@ from flowdist.runtime.run_folder.folder import run_by_prefix, run_of_prefix
 from flowdist.runtime.run_folder.resume import truncate_help
 from flowdist.runtime.run_folder.runs import state_of
 
+T = TypeVar("T")
 RUNS = Path("runs")
 FILE_SUFFIXES = (".jsonl", ".json", ".py", ".toml", ".txt", ".gz")  # a name that ends so is meant as a file, no run
 HELP = f"name a run in {RUNS}/, its folder, its {JOURNAL}, or a file of simulate --trace"
@@ -120,27 +122,31 @@ def help_for(bad: BadLine, path: Path) -> str:
     return bad.help
 
 
-def replay_of(path: Path) -> tuple[RecordFile, Replay, list[Line]]:
-    """Replay a record up to its end, or to the first line that cannot be used or replayed.
+def made_of(record: RecordFile, make: Callable[[Iterable[Line]], T]) -> T:
+    """Return what `make` makes of the lines, up to the first that cannot be used or replayed, which `bad` then names.
 
-    Returns:
-        The record, of which the caller has to call `finish` in the end; the replay; and the lines that are no events.
+    The caller has to call `finish` of the record in the end.
     """
-    record = RecordFile(path)
     try:
-        return record, *_replayed(record, record)
-    except BadLine as bad:  # the line has left a state of no moment: replay only those before it
+        return make(record)
+    except BadLine as bad:  # the line has left a state of no moment: take only those before it
         record.bad = bad
-        return record, *_replayed(record, islice(RecordFile(path), bad.number - 2))
+        return make(islice(RecordFile(record.path), bad.number - 2))
 
 
-def _replayed(record: RecordFile, lines: Iterable[Line]) -> tuple[Replay, list[Line]]:
-    replay, others = Replay(record.header, strict=True, source=str(record.path)), list[Line]()
-    for line in lines:
-        replay.hear(line)
-        if not isinstance(line, Record):
-            others.append(line)
-    return replay, others
+def replay_of(path: Path) -> tuple[RecordFile, Replay, list[Line]]:
+    """Return a record as `made_of` does, its replay, and the lines that are no events."""
+    record = RecordFile(path)
+
+    def replayed(lines: Iterable[Line]) -> tuple[Replay, list[Line]]:
+        replay, others = Replay(record.header, strict=True, source=str(path)), list[Line]()
+        for line in lines:
+            replay.hear(line)
+            if not isinstance(line, Record):
+                others.append(line)
+        return replay, others
+
+    return record, *made_of(record, replayed)
 
 
 def refuse_macro(header: Header, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Callable
@@ -14,7 +15,6 @@ import click
 from flowdist.advice.advise import Question, advise
 from flowdist.advice.alternatives import LEVERS, Lever
 from flowdist.advice.playing import budget_of, faults_per_ns, horizon_ns, leading_role, mode_of
-from flowdist.advice.prices import Price, parse_price
 from flowdist.advice.words import Setting, advice_page, advice_plot, advice_text, advice_values, runs_text
 from flowdist.cli.shared.common import load, print_json, until_ns, verb, write
 from flowdist.cli.shared.options import (
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from flowdist.advice.measured_rates import MeasuredRate
 
 FEW = 20  # failures: a rate from fewer may be off by half and more
+PRICE = re.compile(r"(\d+(?:\.\d+)?)(?:/(gpu|node)-hour)?")
 NO_FAULTS = "advice needs failures: nothing goes wrong in this job"
 NO_FAULTS_HELP = "write --rate node-kill=6.5e-3/node-day/15m, or --from RUN to measure the rates of a run"
 
@@ -58,6 +59,22 @@ class AdviceOptions(NamedTuple):
     html_file: str | None
 
 
+class _Price(NamedTuple):
+    """Amount for an hour of a GPU or of a node. `of` is empty if the user did not say of which."""
+
+    amount: float
+    of: str
+
+    def per_hour(self, job: Experiment) -> float:
+        """Return the price of one hour that the advice counts: of a GPU, or of a node if the job has no GPUs."""
+        if self.of == "gpu" and not job.gpus:
+            message = f"--price {self.amount:g}/gpu-hour: the nodes of the job have no GPUs"
+            raise FlowdistError(message, help=f"write --price {self.amount:g}/node-hour")
+        if self.of == "node" and job.gpus:
+            return self.amount * len(job.graph.cluster.nodes) / job.gpus
+        return self.amount
+
+
 class _Checked(NamedTuple):
     """Options that were read: the plan, the end of runs, the seeds and the levers, and the price; None: not given."""
 
@@ -65,7 +82,7 @@ class _Checked(NamedTuple):
     until_ns: int | None
     seeds: range | None
     levers: tuple[Lever, ...]
-    price: Price | None
+    price: _Price | None
 
 
 @verb("advise")
@@ -158,7 +175,7 @@ def _read(faults: FaultOptions, options: AdviceOptions) -> _Checked:
     for name in options.only:
         if name not in LEVERS:
             wrong.append(FlowdistError(f"--only {name} is no lever", help=did_you_mean(name, LEVERS)))
-    price = read(lambda: parse_price(options.price) if options.price is not None else None)
+    price = read(lambda: _price(options.price))
     if options.plot_file is not None and Path(options.plot_file).suffix.lower() != ".svg":
         help = "name a file that ends in .svg"
         wrong.append(FlowdistError(f"--plot {options.plot_file}: the plot is SVG", help=help))
@@ -177,6 +194,16 @@ def _refuse_all(wrong: list[FlowdistError]) -> None:
     if wrong:
         lines = [f"{error.message}{f' ({error.help})' if error.help else ''}" for error in wrong]
         raise FlowdistError("\n".join([f"{len(wrong)} options are wrong", *lines]))
+
+
+def _price(text: str | None) -> _Price | None:
+    if text is None:
+        return None
+    match = PRICE.fullmatch(text)
+    if match is None:
+        help = "write --price 2.5, --price 2.5/gpu-hour or --price 20/node-hour"
+        raise FlowdistError(f"--price {text} cannot be read", help=help)
+    return _Price(float(match[1]), match[2] or "")
 
 
 def _seeds(text: str | None) -> range | None:

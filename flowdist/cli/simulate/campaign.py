@@ -16,7 +16,7 @@ import click
 from flowdist.cli.shared.common import paint, print_json, rich_console
 from flowdist.cli.shared.options import TopologyOptions, gathered
 from flowdist.dsl.load import DEFAULT_FILE
-from flowdist.errors import FlowdistError
+from flowdist.errors import FlowdistError, first_of
 from flowdist.graph import RoleGraph
 from flowdist.report.table import table
 from flowdist.sim.checks.bounds import Bounds, bounds_of
@@ -130,8 +130,7 @@ class Campaign(NamedTuple):
     def run(self) -> None:
         """Try every seed, show what failed and how to see it again, and exit with 0, 3, or 130 if interrupted.
 
-        Seeds that the corpus keeps are tried first; seeds that fail are added to it at once. The exit code is 3 for a
-        failure, or for a point (with --cover: also a phase) that a whole campaign never reached.
+        Seeds of the corpus are tried first. A point (with --cover: also a phase) never reached is a failure, too.
         """
         corpus = Corpus(Path(self.options.corpus)) if self.options.corpus is not None else None
         known = corpus.open() if corpus is not None else []
@@ -179,10 +178,9 @@ class Campaign(NamedTuple):
             count, plans = len(report.outdated), "plans name" if len(report.outdated) > 1 else "plan names"
             click.echo(f"\n{count} {plans} what this topology does not have; {self.options.corpus} keeps them")
         if fixed:
-            more = f" and {len(fixed) - SHOWN_MAX} more" if len(fixed) > SHOWN_MAX else ""
-            names = ", ".join(map(str, fixed[:SHOWN_MAX]))
+            names = first_of(list(map(str, fixed)), SHOWN_MAX)
             kept = f"{self.options.corpus} keeps them, to be tried first"
-            click.echo(f"\nfailed before, and hold now: seeds {names}{more}; {kept}")
+            click.echo(f"\nfailed before, and hold now: seeds {names}; {kept}")
 
 
 def _progress_bar(*, quiet: bool) -> Any:
@@ -221,10 +219,7 @@ def _campaign_dict(report: Any, target: str, options: list[str]) -> dict[str, An
 
 
 def _show_failures(report: Any, target: str, options: list[str], most: int | None) -> None:
-    """Print at most `KINDS_MAX` kinds of failures: the shortest plan, the events around the cause, the command for it.
-
-    `most` is the number of the last events that are shown; None: all.
-    """
+    """Print at most `KINDS_MAX` kinds of failures, each with the last `most` events (None: all) and its command."""
     kinds = kinds_of(report.failures)
     for failure, alike in kinds[:KINDS_MAX]:
         _show_failure(failure, alike, target, options, most)

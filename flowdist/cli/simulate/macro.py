@@ -113,8 +113,7 @@ class MacroRun(NamedTuple):
     def cross_check(self) -> None:
         """Simulate the same faults in both modes, show the difference, and exit with 0, or with 3 if they differ.
 
-        They differ if an outcome or a count differs for some seed, or if a bucket's share of the time differs by more
-        than `EQUAL_TO`.
+        A bucket's share of the time may differ by `EQUAL_TO`; an outcome or a count may not.
         """
         self._scope()  # refuses what macro mode cannot simulate
         if self.experiment.until_ns is None:
@@ -164,8 +163,7 @@ def _summary(
 ) -> dict[str, Any]:
     """Return estimates over all runs, and the summary of each run with the keys of `flowdist simulate`.
 
-    `results` are what macro mode knows of the runs besides. `cpu_s` is the CPU time of all runs in seconds. `rates` are
-    the names of the rates, whose faults may be rare.
+    `cpu_s` is the CPU time of all runs. `rates` are the names of the rates, whose faults may be rare.
     """
     load = scope.role.workload
     restarts = sum(result.generations - 1 for result in results)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from flowdist.control.job.parts import LIVE_PHASES
+from flowdist.errors import first_of
 from flowdist.graph import format_duration
 from flowdist.record.status import (
     MemberPhase,
@@ -70,21 +71,12 @@ TIGHTER = (Limits(), Limits(4, 6, 2), Limits(3, 4, 1, 20), Limits(1, 2, 1, 10), 
 
 
 def status_text(status: Status, *, state: str = "") -> str:
-    """Return the whole status as plain text.
-
-    Args:
-        status: The status.
-        state: The state to show instead of `status.state`, for a run that died before it could record its end. Empty:
-            no other.
-    """
+    """Return the whole status as plain text; `state` replaces `status.state` for a run that died without its end."""
     return joined(plain(line) for line in status_lines(status, Limits(12, 20, 10, 1000), state=state))
 
 
 def fitted(status: Status, height: int) -> list[Line]:
-    """Return the status in at most `height` lines, for a terminal; in one line if `height` is 0 or less.
-
-    The parts are limited by the first entry of `TIGHTER` with which the whole fits. If none fits, the end is cut off.
-    """
+    """Return the status in at most `height` lines (1 at least), by the first of `TIGHTER` that fits; else cut off."""
     for limits in TIGHTER:
         lines = status_lines(status, limits)
         if len(lines) <= height:
@@ -322,9 +314,7 @@ def _is_overdue(node: NodeStatus) -> bool:
 
 
 def _listed(names: list[str]) -> str:
-    """Return the first `NAMES_MAX` names, and how many more there are."""
-    more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
-    return ", ".join(names[:NAMES_MAX]) + more
+    return first_of(names, NAMES_MAX)
 
 
 def _at_most(lines: list[Line], most: int) -> list[Line]:

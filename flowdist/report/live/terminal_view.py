@@ -49,10 +49,7 @@ class Pinned:
         return is_behind(sys.stderr)
 
     def print(self, line: str, style: str = "") -> None:
-        """Collect a line, to be printed above the picture at the next `flush`.
-
-        Its colours stay; see `worker_line` for the rest.
-        """
+        """Collect a line with its colours, to be printed above the picture at the next `flush`: see `worker_line`."""
         line = worker_line(line)
         self._above.append(Text.from_ansi(line, style=style) if "\x1b" in line else Text(line, style=style))
 
@@ -74,12 +71,7 @@ class Pinned:
 
 
 def picture_of(lines: list[Line], mask: Callable[[str], str] = str) -> Text:
-    """Return the lines as one text for rich, each cut to the width of the terminal.
-
-    Args:
-        lines: The lines, with their styles.
-        mask: Return a text with the values of secrets hidden. By default nothing is hidden.
-    """
+    """Return the lines, with secrets masked, as one text for rich, each cut to the width of the terminal."""
     texts = (Text.assemble(*((one_line(mask(span.text)), span.style) for span in line)) for line in lines)
     return Text("\n", no_wrap=True, overflow="ellipsis").join(texts)
 

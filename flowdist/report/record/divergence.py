@@ -32,16 +32,12 @@ TEXT_MAX = 240
 
 
 class Divergence(NamedTuple):
-    """Result of comparing the records `a` and `b`.
-
-    `at` is the index of the first line that differs, the header not counted, or the number of lines if none does.
-    `what` is the kind of the difference, and empty for none.
-    """
+    """Result of comparing the records `a` and `b`."""
 
     a: WholeRecord
     b: WholeRecord
-    at: int
-    what: What
+    at: int  # the index of the first line that differs, without the header; the number of lines if none does
+    what: What  # the kind of the difference; empty for none
     headers: list[str]  # the differences of the headers, in words
 
     @property
@@ -53,10 +49,7 @@ class Divergence(NamedTuple):
 def divergence(a: WholeRecord, b: WholeRecord, *, times: bool = True) -> Divergence:
     """Compare two records, and return the first difference of their lines, and all differences of their headers.
 
-    Args:
-        a: One record.
-        b: The other one.
-        times: Whether the same event at another time counts as a difference.
+    With `times`, the same event at another time counts as a difference.
     """
     one, other = (msgspec.structs.replace(side.header, began_at="") for side in (a, b))  # no two runs have the same
     headers = _differences(to_builtins(one), to_builtins(other))
@@ -127,12 +120,7 @@ def _short(value: Any) -> str:
 
 
 def divergence_of(found: Divergence, context: int) -> dict[str, Any]:
-    """Return the result of a comparison as plain values, for --json.
-
-    Args:
-        found: What `divergence` returned.
-        context: The number of lines shown before and after the first that differs.
-    """
+    """Return the result of a comparison as plain values, for --json."""
     return {
         "equal": found.is_none,
         "what": found.what,
@@ -160,8 +148,7 @@ def _side(side: WholeRecord, at: int, context: int) -> dict[str, Any]:
 def reason_at(side: WholeRecord, at: int) -> str:
     """Return why a record has the line at the index `at`: the controller's reason, or the fault or unsaved checkpoint.
 
-    If that line says nothing, the result is the last text before it, introduced as such. Beyond the end, that of the
-    last line counts.
+    If that line says nothing, the result is the last text before it, introduced as such.
     """
     for number in range(min(at, len(side.lines) - 1), -1, -1):
         line = side.lines[number]
@@ -178,12 +165,9 @@ def reason_at(side: WholeRecord, at: int) -> str:
 
 
 def divergence_text(found: Divergence, context: int, *, is_kept: bool = True) -> str:
-    """Return the result of a comparison for people: what is the same, and both sides where they differ.
+    """Return the result for people: what is the same, and both sides where they differ, with `context` lines around.
 
-    Args:
-        found: What `divergence` returned.
-        context: The number of lines shown before and after the first that differs.
-        is_kept: Whether there is a file of the name of the first record.
+    `is_kept` says whether there is a file of the name of the first record.
     """
     a, b = found.a, found.b
     lines = []

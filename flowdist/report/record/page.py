@@ -25,12 +25,9 @@ HOW = ("alive", "succeeded", "failed", "stopped", "lost")
 
 
 def timeline_page(timeline: Timeline, *, is_live: bool = False, mask: Callable[[str], str] = str) -> str:
-    """Return the whole HTML file of a timeline: the same text for the same record.
+    """Return the whole HTML file of a timeline, with the values of secrets masked: the same text for the same record.
 
-    Args:
-        timeline: The timeline.
-        is_live: The page asks the server that it comes from for what is new, and for logs.
-        mask: Hides the values of secrets in a text.
+    With `is_live` the page asks the server that it comes from for what is new, and for logs.
     """
     folder = files("flowdist.report.record")
     name = timeline.header.graph.name
@@ -53,10 +50,7 @@ def timeline_page(timeline: Timeline, *, is_live: bool = False, mask: Callable[[
 
 
 def summary_line(timeline: Timeline) -> str:
-    """Return the outcome and the counts of a timeline in one line.
-
-    An example is `succeeded after 12m11s: ...; 2 incidents, 1 fault, 11 attempts, 6m14s of work lost`.
-    """
+    """Return the outcome and the counts of a timeline in one line."""
     job = timeline.job
     outcome = f"{job.outcome or 'unfinished'} after {rounded(timeline.end_ns / 1e9)}"
     if job.ending_reason:

@@ -24,12 +24,7 @@ AT_JOB: Event = {"pid": JOB, "tid": DECISIONS}
 
 
 def perfetto_json(timeline: Timeline, mask: Callable[[str], str] = str) -> bytes:
-    """Return the whole trace file of a timeline: the same bytes for the same record.
-
-    Args:
-        timeline: The timeline.
-        mask: Hides the values of secrets in a text.
-    """
+    """Return the whole trace file of a timeline: the same bytes for the same record."""
     name = timeline.header.graph.name
     content = {
         "displayTimeUnit": "ms",

@@ -49,9 +49,7 @@ def _row(time: str, n: int | str, mark: str, world: tuple[object, ...], replicas
 def log_line(job: JobState, line: Line) -> Iterator[str]:
     """Yield the log line of an event, a fault or an unsaved checkpoint; nothing for a header.
 
-    Args:
-        job: The state right after the event, or at the time of the fault.
-        line: The line of the record.
+    `job` is the state right after the event, or at the time of the fault.
     """
     if isinstance(line, FaultLine):
         text = one_line(f"{line.spec} hits {line.target}")
@@ -97,11 +95,7 @@ _MARKS = {kind: mark for mark, kinds in _KINDS.items() for kind in kinds}
 
 
 def _followed(line: Record) -> str:
-    """Return the capitals of the log for what the controller did after an event, such as `IS`; empty for nothing.
-
-    They stand for an incident, the end of the job, an opened store, a started and a stopped replica, in this order of
-    importance; the first two at most are returned.
-    """
+    """Return at most two capitals for what the controller did after an event, such as `IS`; empty for nothing."""
     kinds = {type(effect) for effect in line.effects}
     found = "I" if any(f"; {does} " in line.reason for does in ("restarting", "re-forming", "stopping")) else ""
     letters = {FinishJob: "E", OpenStore: "G", StartReplica: "S", StopReplica: "X"}

@@ -63,10 +63,7 @@ class Attempt:
     is_unsaved: bool = False  # nothing does that work again, because the job ended
 
     def phases(self, end_ns: int) -> list[tuple[str, int, int]]:
-        """Return the phases of the attempt with their begin and end (ns); the last one ends at `end_ns`.
-
-        The phases are `starting`, `running`, `ready` and `stopping`; those that the attempt did not reach are left out.
-        """
+        """Return the phases that the attempt reached with their begin and end (ns); the last one ends at `end_ns`."""
         begun = [("starting", self.started_ns), ("running", self.running_ns), ("ready", self.ready_ns)]
         known = [(phase, ns) for phase, ns in [*begun, ("stopping", self.stopping_ns)] if ns is not None]
         ends = [ns for _, ns in known[1:]] + [end_ns]
@@ -75,11 +72,7 @@ class Attempt:
 
 @dataclass(slots=True)
 class Generation:
-    """Generation of a world, from the choice of its members to its end.
-
-    Times are nanoseconds since the start of the job; `to_ns` is None if the generation has not ended. `formed_by` is
-    the number of the event that led to it.
-    """
+    """Generation of a world, from the choice of its members (the event `formed_by`) to its end, if any, in ns."""
 
     world: WorldName
     number: int
@@ -148,10 +141,7 @@ class Timeline:
         return sorted(self.job.node_order, key=lambda name: self.job.node_order[name])
 
     def hit(self, fault: FaultLine) -> tuple[NodeName | None, ReplicaId | None]:
-        """Return the node that a fault hit, and the replica if it hit one.
-
-        Both are None if the fault hit neither, such as one of the controller, or a replica that had not started yet.
-        """
+        """Return the node that a fault hit, and the replica if it hit one; None for neither, as for the controller."""
         if fault.target in self.job.node_order:
             return fault.target, None
         name = fault.target.partition("/attempt_")[0]  # a real worker is named after its folder
@@ -160,15 +150,9 @@ class Timeline:
 
 
 def timeline_of(header: Header, lines: Iterable[Line], source: str = JOURNAL) -> Timeline:
-    """Build the timeline of a record, up to the first event that does not replay.
+    """Build the timeline of a record, up to the first event with other orders than in the record.
 
-    Args:
-        header: The header of the record.
-        lines: The other lines.
-        source: The file of the record, for messages.
-
-    Raises:
-        BadLine: An event cannot be replayed.
+    `source` is the file of the record, for messages. BadLine: an event cannot be replayed.
     """
     builder = _Builder(header, source)
     for line in lines:
@@ -373,10 +357,7 @@ class _Builder:
 
 
 def _how(event: ev.Event, attempt: Attempt, replica: Replica, kind: RoleKind) -> How:
-    """Return how an attempt has ended by this event: `succeeded`, `failed`, `stopped` or `lost`.
-
-    For an agent that connects again, its inventory says how the attempt ended meanwhile.
-    """
+    """Return how an attempt has ended: by this event, or by the inventory of an agent that connects again."""
     if isinstance(event, ev.NodeJoined):
         items = [item for item in event.inventory if (item.replica, item.attempt) == (attempt.replica, attempt.number)]
         event = next((item.exited for item in items if item.exited is not None), event)

@@ -55,8 +55,7 @@ class Explainer:
     def explain(self, failing: Failing) -> dict[str, Any]:
         """Return the explanation of a failure as plain values, for --json and for tests; durations are in seconds.
 
-        Raises:
-            FlowdistError: A node is to fail, and the job does not fit its nodes.
+        FlowdistError: a node is to fail, and the job does not fit its nodes.
         """
         if failing.kind == "controller":
             return _taken_over(self.graph, failing)
@@ -230,11 +229,7 @@ class _Explanation:
         return "role" if self.graph.role(role).gang or restarted - hit or whole else "replica"
 
     def _verdict(self, role: str) -> dict[str, Any]:
-        """Return the verdict that is shown for a role, out of the verdicts on its replicas.
-
-        That is the verdict on the last replica that is charged or finds the budget used up; else that on the first that
-        does not restart, or on the last one.
-        """
+        """Return the verdict that is shown for a role: on the last replica that pays or finds the budget used up."""
         spec, those = self.graph.role(role), self.hits[role]
         ends = next((each for each in those if each.verdict.action != "restart"), those[-1])
         hit = next((each for each in reversed(those) if each.verdict.counted or each.verdict.exhausted), ends)
@@ -350,11 +345,7 @@ class _Explanation:
 
 
 def explanation_text(told: dict[str, Any]) -> str:
-    """Return the text for the terminal of an explanation, section by section; empty sections are left out.
-
-    Args:
-        told: What `Explainer.explain` returned.
-    """
+    """Return the text of an explanation, section by section; empty sections are left out."""
     restarts = [e | {"because": e["because"] + (f", {e['if']}" if e["if"] else "")} for e in told["restarts"]]
     verdicts = [entry | {"who": entry["role"]} for entry in told["verdicts"]]
     untouched = [*told["spared"], *(entry for entry in told["goes_on"] if not entry["told"])]

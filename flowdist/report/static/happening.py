@@ -27,33 +27,19 @@ class Hit(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """Consequences of a failure in one rehearsal.
+    """Consequences of a failure in one rehearsal."""
 
-    Attributes:
-        before: The replicas that run before the failure.
-        hits: The replicas that fail.
-        kept: The replicas that go on with the same attempt.
-        restarted: Those that start again, or will as soon as they find room.
-        ended: Replicas that the controller has ended for good, those included that have never run.
-        stops: The orders to stop, in order.
-        waves: The orders to start again, by wave; of what finds no room, those that follow when the nodes are back.
-        charges: The role and the level of the budget of each incident that is charged.
-        refused: The controller's reasons for refusing to drain nodes.
-        failed_for: The reason for which the job fails; empty: it does not.
-        job: The state afterwards.
-    """
-
-    before: Running
-    hits: list[Hit]
-    kept: Running
-    restarted: Running
-    ended: Running
-    stops: list[StopReplica]
-    waves: list[list[StartReplica]]
-    charges: list[tuple[str, int]]
-    refused: list[str]
-    failed_for: str
-    job: JobState
+    before: Running  # what runs before the failure
+    hits: list[Hit]  # the replicas that fail
+    kept: Running  # what goes on with the same attempt
+    restarted: Running  # what starts again, or will as soon as it finds room
+    ended: Running  # what the controller has ended for good, replicas included that have never run
+    stops: list[StopReplica]  # in order
+    waves: list[list[StartReplica]]  # orders to start again; of what finds no room, those when the nodes are back
+    charges: list[tuple[str, int]]  # the role and the level of the budget of each incident that is charged
+    refused: list[str]  # the controller's reasons for refusing to drain nodes
+    failed_for: str  # the reason for which the job fails; empty: it does not
+    job: JobState  # the state afterwards
 
     def is_over(self, role: str) -> bool:
         """Return whether the role can open no gate any more: it has ended for good, or too few of it are left."""
@@ -127,7 +113,7 @@ def _end_of(job: JobState, replica: Replica, failing: Failing) -> ev.Event:
 
 
 def _fail_nodes(rehearsal: Rehearsal, failing: Failing) -> list[Hit]:
-    """Let the nodes be lost or preempted at one moment, or be drained one after the other; return what runs there.
+    """Let the nodes be lost or preempted at one moment, or be drained in turn; return what runs there.
 
     A node of which the controller refuses the drain is not hit.
     """

@@ -16,16 +16,7 @@ from flowdist.report.table import table
 
 
 def plan_of(graph: RoleGraph, python: str = "python", ours: str = "") -> dict[str, Any]:
-    """Return the plan as plain values, for --json and for tests.
-
-    The keys are `waves` (of starts), `placement` (the node of each replica), `starts` (warm or cold, in words) and
-    `restarts` (the restart table).
-
-    Args:
-        graph: The topology.
-        python: The interpreter that `python` means in commands.
-        ours: The interpreter that runs flowdist; empty for the same.
-    """
+    """Return the plan as plain values. `python` means that in commands, and `ours` runs flowdist; empty: the same."""
     table = RestartTable(graph)
     return {
         "waves": start_waves(graph),
@@ -50,10 +41,7 @@ def _start_text(spec: RoleSpec, python: str, ours: str) -> str:
 
 
 def _placement(graph: RoleGraph) -> dict[str, str]:
-    """Return the node on which the controller places each replica when all nodes join and everything starts.
-
-    The result is empty if the topology names no nodes. If the job does not fit, the key `""` has the reason.
-    """
+    """Return the node of each replica, none without nodes; if the job does not fit, the key `""` has the reason."""
     if not graph.cluster.given:
         return {}
     rehearsal = Rehearsal(graph)
@@ -63,12 +51,7 @@ def _placement(graph: RoleGraph) -> dict[str, str]:
 
 
 def plan_text(graph: RoleGraph, plan: dict[str, Any]) -> str:
-    """Return the text of a plan for the terminal.
-
-    Args:
-        graph: The topology.
-        plan: What `plan_of` returned for it.
-    """
+    """Return the text of a plan, as `plan_of` returned it, for the terminal."""
     heading = ("role", "kind", "replicas", "procs", "each replica needs", "gang", "primary")
     lines = [graph.name, "", "Roles", *table([heading, *map(_role_row, graph.roles)]), "", "Start waves"]
     for i, wave in enumerate(plan["waves"], 1):

@@ -21,33 +21,18 @@ from flowdist.report.static.room import FOR_GOOD, nodes_hit, room_without
 
 
 class Hit(NamedTuple):
-    """A fault of the plan that takes nodes away, or one that a rate will draw.
+    """A fault of the plan that takes nodes away, or one that a rate will draw."""
 
-    Attributes:
-        spec: The fault or rate, as the user wrote it.
-        where: `file:line`, empty for the command line.
-        kind: Kind of the fault.
-        nodes: The nodes that it takes.
-        notice_ns: Notice of a preemption, in ns; 0 for other kinds.
-        away_ns: Time until the nodes are back, in ns; None: they do not come back.
-    """
-
-    spec: str
-    where: str
+    spec: str  # the fault or rate, as the user wrote it
+    where: str  # `file:line`, empty for the command line
     kind: str
     nodes: frozenset[str]
-    notice_ns: int
-    away_ns: int | None
+    notice_ns: int  # of a preemption; 0 for other kinds
+    away_ns: int | None  # until the nodes are back; None: they do not come back
 
 
 def problems_of_plan(plan: Plan, graph: RoleGraph, arguments: Arguments) -> list[Problem]:
-    """Return the problems of timeouts with a plan, one of each code for each role, reported at the fault.
-
-    Args:
-        plan: The plan.
-        graph: The topology, with nodes.
-        arguments: Where its arguments stand.
-    """
+    """Return the problems of timeouts with a plan, one of each code for each role, reported at the fault."""
     found: dict[tuple[str, str], Problem] = {}
     for hit in _hits(plan, graph) if not plan.new_nodes else ():
         for spec in graph.roles:

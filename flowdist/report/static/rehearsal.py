@@ -27,14 +27,7 @@ Running = dict[str, list[int]]  # by role: the indices of its replicas that run
 
 
 class Rehearsal:
-    """One job, from its start on. Every order is carried out in the order in which it was given.
-
-    Attributes:
-        graph: The topology; without nodes of its own it gets one that is large enough.
-        stops: Orders to stop since the last `forget`.
-        waves: Orders to start since then. The replicas of one wave start at the same time.
-        refusals: Requests of the operator that were refused since then, each in words.
-    """
+    """One job, from its start on. Every order is carried out in the order in which it was given."""
 
     def __init__(self, graph: RoleGraph) -> None:
         self.graph = graph if graph.cluster.given else with_room(graph, 1)
@@ -61,8 +54,8 @@ class Rehearsal:
     def forget(self) -> None:
         """Forget the orders so far."""
         self.stops: list[StopReplica] = []
-        self.waves: list[list[StartReplica]] = []
-        self.refusals: list[str] = []
+        self.waves: list[list[StartReplica]] = []  # the replicas of one wave start at the same time
+        self.refusals: list[str] = []  # requests of the operator that were refused, each in words
 
     def rejoin(self, *nodes: NodeName) -> None:
         """Have these nodes come back, without what they ran."""
