@@ -118,7 +118,9 @@ class _LazyGroup(click.Group):
             help: str = getattr(error, "help", "")  # of an `UnknownOption`
             message = error.message if help else error.format_message()
             fail(FlowdistError(message, help=help or f"see {usage} --help"), as_json=True)
-        except EOFError as error:  # click would say "Aborted!"
+        except KeyboardInterrupt:  # while the verb is imported: click would say "Aborted!", and end with 1
+            sys.exit(130)
+        except EOFError as error:  # likewise
             if "marshal" not in str(error):
                 raise
             damaged = "a compiled module is cut off, as a full disk leaves it"

@@ -152,8 +152,8 @@ class Accounts:
             for world in incident.worlds:
                 for member in job.worlds[world].pool:  # a lost replica may be no member any more
                     bucket, since = self._at[member]
-                    if bucket == "stalled" and str(member) == incident.root:
-                        self._at[member] = ("detection", since)  # it hangs, as is known now
+                    if bucket == "stalled" and incident.kind == "hang" and str(member) == incident.root:
+                        self._at[member] = ("detection", since)
                     if bucket in ("detection", "start-up", "productive", "stalled"):
                         self.move(member, "re-formation", now)
         self._incidents = len(job.incidents)

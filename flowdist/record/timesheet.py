@@ -37,7 +37,7 @@ from flowdist.control.protocol.effects import AnswerCheckpoint, FinishJob, Start
 from flowdist.control.protocol.ids import Activity, NodeName, ReplicaId, WorldName
 from flowdist.faults.grammar import FaultError, parse_fault
 from flowdist.record.accounts import BUCKETS, Accounts, Bucket, Spent
-from flowdist.record.journal import AccountLine, FaultLine, Header, Line, Record, UnsavedLine
+from flowdist.record.journal import AccountLine, FaultLine, Line, Record, UnsavedLine
 from flowdist.record.work_segments import ClosedSegment, Unkept, WorkSegment
 
 KEPT: tuple[Bucket, ...] = ("productive", "checkpoint", "restore")  # what the work that was kept consists of
@@ -83,6 +83,7 @@ class Timesheet:
         self._node: dict[ReplicaId, NodeName] = {}
         self._suspended: dict[ReplicaId, None] = {}
         self._hit: dict[str, int] = {}  # when the last fault was injected, by its target
+        self._stopped: list[tuple[ReplicaId, int, int | None]] = []  # services hit since the last event: `_stopped_by`
         self._paused: dict[ReplicaId, int] = {}  # services that a fault has paused, and when that is over
         self._outages = Outages(job)
         self._incarnations: dict[NodeName, int] = {}
@@ -93,12 +94,10 @@ class Timesheet:
 
     def hear(self, line: Line) -> None:
         """Book what the line changes: starts, work, ends, faults; `FinishJob` closes the accounts."""
-        if self._paused and not isinstance(line, Header):
-            self._wake(line.t_ns)
         if isinstance(line, FaultLine):
             self._hit[line.hit] = line.t_ns
             self._hold_hit(line)
-            self._stop_hit(line)
+            self._stopped += self._stopped_by(line)
         elif isinstance(line, UnsavedLine):
             members = self._job.worlds[line.world].members
             self._leaving = {each: step for each, step in self._leaving.items() if each not in members}
@@ -107,6 +106,7 @@ class Timesheet:
         if not isinstance(line, Record) or self._over_ns is not None:
             return
         now = line.t_ns
+        self._stop_services(now)
         self._note_work(line)
         if isinstance(line.event, ev.NodeJoined):
             self._note_joined(line.event)
@@ -491,21 +491,29 @@ class Timesheet:
             if segment.marks:
                 segment.hold(line.t_ns)
 
-    def _stop_hit(self, line: FaultLine) -> None:
-        """Count no service of replicas that a fault stops, for a time or until they are killed."""
+    def _stopped_by(self, line: FaultLine) -> list[tuple[ReplicaId, int, int | None]]:
+        """Return the services that a fault stops, since when, and until when; None: until they are killed."""
         try:
             fault = parse_fault(line.spec)
         except FaultError:
-            return  # of another version
-        if fault.kind in ("pause", "hang"):
-            for replica in self._replicas_hit(line):
-                if self._job.role_of(replica).spec.kind == "service":
-                    self._accounts.stand_still(replica, line.t_ns)
-                    if fault.kind == "pause" and fault.duration_ns is not None:
-                        self._paused[replica] = line.t_ns + fault.duration_ns
+            return []  # of another version
+        if fault.kind not in ("pause", "hang"):
+            return []
+        until = None if fault.kind == "hang" or fault.duration_ns is None else line.t_ns + fault.duration_ns
+        hit = [each for each in self._replicas_hit(line) if self._job.role_of(each).spec.kind == "service"]
+        return [(replica, line.t_ns, until) for replica in hit]
+
+    def _stop_services(self, now: int) -> None:
+        """Count as stalled what faults have stopped by now, and as productive again what was paused until now."""
+        stopped, self._stopped = self._stopped, []
+        for replica, at, until in stopped:
+            self._wake(at)
+            self._accounts.stand_still(replica, at)
+            if until is not None:
+                self._paused[replica] = until
+        self._wake(now)
 
     def _wake(self, now: int) -> None:
-        """Count what services do that were paused until `now` or before."""
         for replica, until in [each for each in self._paused.items() if each[1] <= now]:
             del self._paused[replica]
             self._accounts.serve_again(replica, until)

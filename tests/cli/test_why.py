@@ -109,6 +109,24 @@ def test_what_a_run_injected_and_no_event_shows_is_said(tmp_path: Path) -> None:
     assert "Not repeated" not in why(trace).stdout
 
 
+def test_a_hang_that_nobody_has_noticed_is_said_and_the_run_is_not_called_quiet(tmp_path: Path) -> None:
+    topology, trace = tmp_path / "topology.py", tmp_path / "t.jsonl"
+    topology.write_text(
+        "from flowdist import Topology, Workload\nt = Topology('hangs', nodes=2)\n"
+        "t.role('ps', 'true', kind='service')\n"
+        "t.role('trainer', 'true', workload=Workload(steps=60))\n"
+    )
+    assert run(simulate_command, topology, "--fail", "ps@10s:hang", "--trace", trace).exit_code == 0
+    header, *lines = map(decode_line, trace.read_bytes().splitlines(keepends=True))
+    assert isinstance(header, Header)
+    kept = [line for line in lines if not isinstance(line, AccountLine)]
+    journal = tmp_path / "journal.jsonl"
+    journal.write_bytes(b"".join(map(encode_line, [msgspec.structs.replace(header, run_id="a-run"), *kept])))
+    done = why(journal)
+    assert "Not repeated: ps@10s:hang was injected, and left no event" in done.stdout
+    assert "Nothing else happened to this run from outside" in done.stdout
+
+
 def test_a_newer_run_does_not_change_what_a_command_shows(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(trace.parent)
     (trace.parent / "runs").mkdir()

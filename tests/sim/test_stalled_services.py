@@ -10,12 +10,14 @@ from flowdist.control.job.state import JobState
 from flowdist.dsl import Node, Restart, Template, Topology, Workload
 from flowdist.faults.grammar import Plan, parse_fault
 from flowdist.graph import HOUR, SECOND
-from flowdist.record.journal import Record
+from flowdist.record.accounts import Bucket
+from flowdist.record.journal import AccountLine, Header, Record
 from flowdist.sim.faults.nemesis import Nemesis
 from flowdist.sim.result import SimResult
 from flowdist.sim.simulation import Simulation
 from flowdist.sim.user_code.workload import WorldModel
 from flowdist.testing import graph_of, simulate
+from tests.record.sheets import sheet_of
 from tests.sim.test_fast_forward import differences
 
 
@@ -50,6 +52,30 @@ def test_who_needs_a_service_that_stands_still_waits_in_its_work(on_restart: Any
     assert paused.spent["trainer"]["stalled"] == 2 * 20 * SECOND
     assert paused.spent["side"]["stalled"] == 0, "it needs no service"
     assert paused.job.worlds["trainer"].generation == 1
+
+
+STILL: dict[str, tuple[tuple[str, ...], dict[str, str], dict[Bucket, int]]] = {
+    "paused": (("ps/0@30s:pause/20s",), {}, {"stalled": 20, "detection": 0}),
+    "paused and killed": (("ps/0@30s:pause/20s", "ps/0@40s"), {}, {"stalled": 10}),
+    "its node is paused": (("node0@30s:pause/2s",), {}, {"stalled": 2}),
+    "paused twice": (("ps/0@30s:pause/2s", "ps/0@40s:pause/3s"), {}, {"stalled": 5}),
+    "hangs, and is found": (("ps/0@30s:hang",), {"hang_after": "10s"}, {"stalled": 0}),
+}
+
+
+@pytest.mark.parametrize("what", STILL)
+def test_a_service_that_stands_still_is_not_productive_in_the_accounts_of_the_simulator_and_of_a_run(what: str) -> None:
+    faults, service, known = STILL[what]
+    result = run(*faults, **service)
+    header, *lines = result.lines
+    assert isinstance(header, Header)
+    of_run = sheet_of(header.graph, [line for line in lines if not isinstance(line, AccountLine)], header.known_nodes)
+    both = result.spent["ps"], of_run.spent()["ps"]
+    for spent in both:
+        assert {name: round(spent[name] / SECOND) for name in known} == known
+    assert abs(both[0]["productive"] - both[1]["productive"]) < SECOND
+    if what == "hangs, and is found":
+        assert all(spent["detection"] >= 10 * SECOND for spent in both)
 
 
 def test_so_it_is_when_the_node_of_the_service_stands_still() -> None:

@@ -128,7 +128,7 @@ def _show(asked: _Run, answer: Answer, n_played: int, doubts: list[str], as_json
     for number, one in enumerate(answer.causes[:SHOWN_MAX], 1):
         click.echo(f"{number}. {sentence(answer.again, one)}")
         click.echo(f"   {asked.command(one.removed)}")
-    for text in _rest(answer):
+    for text in _rest(answer, bool(asked.job.gaps.omitted)):
         click.echo(text)
     harm = [cause for cause in causes_of(asked.job.plan) if cause.is_harm]
     if len(harm) > 1:
@@ -145,15 +145,19 @@ def _show_head(asked: _Run, again: Outcome) -> None:
         click.echo(f"Not repeated: {text}")
 
 
-def _rest(answer: Answer) -> list[str]:
-    """Return what else there is to say about a search, in sentences: causes that are not shown, and pairs."""
+def _rest(answer: Answer, has_more: bool) -> list[str]:
+    """Return what else there is to say about a search, in sentences: causes that are not shown, and pairs.
+
+    `has_more`: something else happened, and is not repeated.
+    """
     found = []
     if len(answer.causes) > SHOWN_MAX:
         found.append(f"{len(answer.causes) - SHOWN_MAX} more: see --json")
     named = {one.removed[0] for one in answer.causes if len(one.removed) == 1}
     cheap = answer.n_causes - len(named)
     if not answer.n_causes and not answer.n_alone:
-        found.append("Nothing happened to this run from outside: there is no fault to leave out.")
+        what = "Nothing else" if has_more else "Nothing"
+        found.append(f"{what} happened to this run from outside: there is no fault to leave out.")
     elif not answer.causes:
         found.append("No fault, and no pair or larger set of them, made a difference to the end.")
     elif cheap:

@@ -31,7 +31,8 @@ from flowdist.sim.simulation import with_nodes
 
 # Kinds of faults that slow a job down, or damage what it has saved, and need not make anything fail.
 WITHOUT_EVENT = (
-    *("slow", "pause", "disk-full", "slow-checkpoint", "torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint"),
+    *("slow", "pause", "hang"),
+    *("disk-full", "slow-checkpoint", "torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint"),
     *("partition", "cut-to", "delay", "drop", "duplicate", "reorder", "flap"),
 )
 
