@@ -1,11 +1,7 @@
-"""Advice on a job: the best value of each lever, what it gains, and how sure that is.
-
-    choose    with some seeds: play today's job and the alternatives of each lever, and keep the best of each
-    measure   with other seeds: play today's job and what was kept, and compare in pairs
-    together  what is surely better, at once: gains do not add up
+"""Advice on a job: the best value of each lever, what it gains, and how sure that is; at last, all of that together.
 
 The alternatives of one lever compete on the seeds that choose; on the seeds that measure, each lever has one candidate
-at most. So the gain that is shown is not the luck of the best of many.
+at most. So the gain that is shown is not the luck of the best of many. Gains do not add up.
 """
 
 from __future__ import annotations
@@ -42,10 +38,7 @@ Tell = Callable[[str], None]  # called after each run with what is tried, in wor
 
 
 class Question(NamedTuple):
-    """Job to advise on, which has an end, the mode of all simulations, the seeds, and the levers to try.
-
-    `compile` returns the graph of the topology with changes. It raises FlowdistError where they are errors.
-    """
+    """Job to advise on, with an end; `compile`, the topology with changes, raises FlowdistError for wrong ones."""
 
     job: Experiment
     mode: Mode
@@ -77,35 +70,20 @@ class Tried(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """Answer to a question.
-
-    Attributes:
-        mode: The mode of all simulations.
-        role: Name of the role that the advice is about.
-        goodput: Goodput of today, with the seeds that measure.
-        failed: Runs of today that failed, with the reason of the first.
-        points: The sweep of the checkpoint interval, shortest first; empty without that lever.
-        best_ns: Interval with most goodput in the sweep; None without it.
-        daly_ns: The best interval by Daly's formula; None without restarts.
-        bounds: Limits of the intervals.
-        measured: What was kept of each lever, best first.
-        together: What `joined` has, at once; None for less than two changes.
-        tried: Every other alternative.
-        notes: What a reader has to know to judge the advice, in sentences.
-    """
+    """Answer to a question."""
 
     mode: Mode
-    role: str
-    goodput: Estimate
-    failed: tuple[int, str]
-    points: list[Point]
-    best_ns: int | None
-    daly_ns: float | None
+    role: str  # name of the role that the advice is about
+    goodput: Estimate  # of today, with the seeds that measure
+    failed: tuple[int, str]  # runs of today that failed, with the reason of the first
+    points: list[Point]  # the sweep of the checkpoint interval, shortest first; empty without that lever
+    best_ns: int | None  # the interval with most goodput in the sweep; None without it
+    daly_ns: float | None  # the best interval by Daly's formula; None without restarts
     bounds: Bounds
-    measured: list[Measured]
-    together: Measured | None
-    tried: list[Tried]
-    notes: list[str]
+    measured: list[Measured]  # what was kept of each lever, best first
+    together: Measured | None  # what `joined` has, at once; None for less than two changes
+    tried: list[Tried]  # every other alternative
+    notes: list[str]  # what a reader has to know to judge the advice, in sentences
 
     @property
     def sure(self) -> list[Measured]:
@@ -120,16 +98,7 @@ class Advice(NamedTuple):
 
 
 def advise(question: Question, tell: Tell = lambda _: None) -> Advice:
-    """Simulate the job of a question and its alternatives, and return what to change.
-
-    Args:
-        question: The job, its alternatives and the seeds.
-        tell: Called after each run.
-
-    Raises:
-        FaultError: The job does not have what a fault or rate names, or the simulator cannot play it.
-        FlowdistError: The job has no primary task, or a simulation has found a violation.
-    """
+    """Simulate the job of a question and its alternatives, and return what to change; FlowdistError: a violation."""
     return _Advisor(question, tell).advise()
 
 
@@ -243,10 +212,7 @@ def _worth(one: Measured) -> tuple[bool, int, float]:
 
 
 def _best(tried: Sequence[Tried]) -> Tried | None:
-    """Return the alternative that saves most, of those with the fewest failed runs; None: none gains over today.
-
-    If none saves anything, the cheapest of those that have most of the gain in goodput.
-    """
+    """Return the alternative that saves most, else the cheapest with most of the gain in goodput; None: none gains."""
     played = [(one, one.gain) for one in tried if one.gain is not None]
     allowed = [(one, g) for one, g in played if g.share > 0 or g.goodput.mean > 0 or g.still_failed < g.failed]
     if not allowed:

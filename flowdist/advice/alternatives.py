@@ -26,22 +26,14 @@ Compile = Callable[[tuple[str, ...], int | None], RoleGraph]
 
 
 class Change(NamedTuple):
-    """One difference from the job of today.
-
-    Attributes:
-        lever: Its lever.
-        what: What is changed, in words that the command line knows where possible.
-        today, proposed: The values, as text.
-        sets: Texts of --set that make the difference.
-        nodes: The number of --nodes; None: that of today.
-    """
+    """One difference from the job of today."""
 
     lever: Lever
-    what: str
-    today: str
+    what: str  # what is changed, in words that the command line knows where possible
+    today: str  # the value, as text
     proposed: str
-    sets: tuple[str, ...] = ()
-    nodes: int | None = None
+    sets: tuple[str, ...] = ()  # texts of --set that make the difference
+    nodes: int | None = None  # the number of --nodes; None: that of today
 
     @property
     def words(self) -> list[str]:
@@ -68,12 +60,7 @@ def with_interval(graph: RoleGraph, role: RoleSpec, interval_ns: int) -> RoleGra
 
 
 def changes_of(job: Experiment, today: list[Outcome]) -> Iterator[Change]:
-    """Yield the changes of each lever but the interval that may matter to the job.
-
-    Args:
-        job: The job of today.
-        today: Some outcomes of it: what helps a job that fails is tried only if it does.
-    """
+    """Yield changes of each lever but the interval that may matter; those for jobs that fail only if today's does."""
     role = leading_role(job.graph)
     yield from _minimum(role)
     yield from _spares(job.graph, role)
@@ -172,11 +159,7 @@ def _budget(role: RoleSpec) -> Iterator[Change]:
 
 
 def changed(job: Experiment, changes: Sequence[Change], compile: Compile) -> Experiment:
-    """Return the job with changes, all at once.
-
-    Raises:
-        TopologyProblems: The topology has errors with them, such as a lease below the heartbeat.
-    """
+    """Return the job with changes, all at once; TopologyProblems for errors, such as a lease below the heartbeat."""
     sets = tuple(text for change in changes for text in change.sets)
     nodes = [change.nodes for change in changes if change.nodes is not None]
     return job._replace(graph=compile(sets, nodes[-1] if nodes else None))

@@ -22,34 +22,25 @@ Verdict = Literal["saves", "ends", "buys", "unsure"]
 class Gain(NamedTuple):
     """Gain of a job over the job of today, with the same seeds.
 
-    Attributes:
-        goodput: Difference of the goodput, as a share from -1 to 1.
-        hours: GPU hours (node hours without GPUs) saved in one run, for the work that the job of today does in it;
-            negative: more are paid. None: no run did any work.
-        share: The same as a part of what today's run costs.
-        better: Number of seeds with more goodput than today.
-        seeds: Number of seeds.
-        failed: Runs that fail today.
-        still_failed: Runs that fail with the change.
-        ended: Runs that fail today and do not fail with the change.
-        rarest: The rate that has hit least often in all runs, of today or with the change; None: there are no rates.
+    `hours` are GPU hours (node hours without GPUs) saved in one run, for the work that the job of today does in it;
+    negative: more are paid. None: no run did any work.
     """
 
-    goodput: Estimate
+    goodput: Estimate  # the difference, as a share from -1 to 1
     hours: Estimate | None
-    share: float
-    better: int
+    share: float  # the hours as a part of what today's run costs
+    better: int  # seeds with more goodput than today
     seeds: int
-    failed: int
-    still_failed: int
-    ended: int
-    rarest: Rarest | None = None
+    failed: int  # runs that fail today
+    still_failed: int  # runs that fail with the change
+    ended: int  # runs that fail today and do not fail with the change
+    rarest: Rarest | None = None  # the rate that has hit least often in all runs of both; None: there are no rates
 
     @property
     def verdict(self) -> Verdict:
         """Return what the difference shows for sure, at 95 % confidence.
 
-        A change under which more runs fail is never advised: a run that fails early has no time to lose more.
+        More failed runs are never advised: a run that fails early has no time to lose more.
         """
         if self.still_failed > self.failed:
             return "unsure"
@@ -73,14 +64,7 @@ def is_sure(gain: Estimate | None) -> bool:
 
 
 def gain_of(today: Sequence[Outcome], other: Sequence[Outcome], units: tuple[int, int], role: RoleSpec) -> Gain:
-    """Return what another job gains over today's. A job that is equal to today's gains exactly 0.
-
-    Args:
-        today: Outcomes of the job of today.
-        other: Outcomes of the other job, with the same seeds in the same order.
-        units: The number of GPUs (or nodes) of both jobs.
-        role: The role whose work counts.
-    """
+    """Return what another job gains over today's by the work of `role`; `units` are the GPUs (or nodes) of both."""
     pairs = list(zip(today, other, strict=True))
     assert all(one.seed == two.seed for one, two in pairs), "differences are those of the same seeds"
     saved = _hours_saved(today, other, units, role)
@@ -115,9 +99,9 @@ def _hours_saved(
 ) -> list[float]:
     """Return a value for each seed, whose mean is the hours that the other job saves for the work of one run of today.
 
-    What the other job pays for a unit of work is a ratio of sums over all seeds: a single run may do no work at all.
-    The values are linearised, so that their spread gives the error of the ratio (Cochran, "Sampling Techniques", 3rd
-    edition, 1977, section 2.11). Empty if the other job does no work with any seed.
+    The pay for a unit of work is a ratio of sums: a single run may do no work. Values are linearised, so that their
+    spread gives the ratio's error (Cochran, "Sampling Techniques", 3rd edition, 1977, 2.11). Empty: no work with any
+    seed.
     """
     work, other_work = ([work_of(one, role) for one in runs] for runs in (today, other))
     worked = math.fsum(other_work)

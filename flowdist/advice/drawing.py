@@ -23,14 +23,7 @@ STYLE = (
 
 
 def interval_plot(title: str, points: Sequence[Point], best_ns: int, today_ns: int) -> str:
-    """Return the plot as a whole SVG document: the same text for the same points.
-
-    Args:
-        title: Heading, of any characters.
-        points: At least one point, shortest interval first.
-        best_ns: Interval that is marked as the best.
-        today_ns: Interval that is marked as today's.
-    """
+    """Return the plot as a whole SVG document, the same text for the same points: at least one, shortest first."""
     plot = _Plot(points)
     is_same = today_ns == best_ns
     marks = [plot.mark(best_ns, "best", f"{'best, and today' if is_same else 'best'}: {format_duration(best_ns)}", 36)]

@@ -1,7 +1,7 @@
 """Search of the best checkpoint interval: a coarse sweep around a first guess, then a finer one around its best.
 
-Goodput over the logarithm of the interval has one broad maximum: below it, saving takes the time, above it, work that
-is done again. Draws make the curve rough, so the sweep neither follows slopes nor stops at the first maximum.
+Goodput over the logarithm of the interval has one broad maximum. Draws make the curve rough, so the sweep neither
+follows slopes nor stops at the first maximum.
 """
 
 from __future__ import annotations
@@ -48,13 +48,8 @@ class Bounds(NamedTuple):
 def bounds_of(role: RoleSpec, until_ns: int, mode: Mode = "fast") -> Bounds:
     """Return the intervals that make sense: one step at least, and no more than all the work of a run.
 
-    No checkpoint holds less than a step of work. A checkpoint that is written in the background is complete before the
-    next begins.
-
-    Args:
-        role: The role that saves.
-        until_ns: The time at which each run ends at the latest.
-        mode: The mode in which it is simulated.
+    No checkpoint holds less than a step of work. One that is written in the background is complete before the next
+    begins.
     """
     load = role.workload
     step_ns = role.longest_step_ns
@@ -78,14 +73,7 @@ def rounded_ns(ns: float) -> int:
 
 
 def sweep(play: Callable[[int], Point], guess_ns: float, today_ns: int, bounds: Bounds) -> list[Point]:
-    """Play intervals, and return them with the results, shortest first. Today's interval is among them.
-
-    Args:
-        play: Simulates the job with an interval in ns.
-        guess_ns: Where the sweep begins, such as Daly's optimum.
-        today_ns: Today's interval, which is played even where the bounds forbid it.
-        bounds: Limits of all other intervals.
-    """
+    """Play intervals, and return their points, shortest first: today's too, even where the bounds forbid it."""
     played = {today_ns: play(today_ns)}
     failed = played[today_ns].failed
     centre = bounds.put(guess_ns)
@@ -118,8 +106,5 @@ def _play(played: dict[int, Point], play: Callable[[int], Point], intervals: lis
 
 
 def best_of(points: Iterable[Point], failed: int) -> Point:
-    """Return the point with most goodput among those with no more failed runs than `failed`, that of today.
-
-    Of equal ones the longest interval is taken, which saves least often.
-    """
+    """Return the point with most goodput and at most `failed` failed runs; of equal ones, the longest interval."""
     return max((p for p in points if p.failed <= failed), key=lambda point: (point.goodput, point.interval_ns))

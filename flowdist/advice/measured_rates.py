@@ -18,10 +18,7 @@ NODE_KINDS, REPLICA_KINDS = ("kill", "lost", "leave", "preempt"), ("kill", "exit
 
 
 class MeasuredRate(NamedTuple):
-    """Rate of one kind of fault: the text of `--rate`, and from how many faults in how many days it comes.
-
-    `low` and `high` are the limits of the 95 % confidence interval, in faults per day of one node or replica.
-    """
+    """Rate of one kind of fault as the text of `--rate`; limits (95 %) are per day of one node or replica."""
 
     text: str
     faults: int
@@ -31,17 +28,10 @@ class MeasuredRate(NamedTuple):
 
 
 def measured_rates(records: Sequence[WholeRecord], graph: RoleGraph) -> list[MeasuredRate]:
-    """Return the rates of all kinds of faults in the records that a topology can have.
+    """Return the rates of all kinds of faults in the records, by their whole length, that a topology can have.
 
-    Faults that flowdist injected count as well: a record of a test has the rates of the test. Faults of roles that the
-    topology does not have, of the controller, of links and of GPUs do not count.
-
-    Args:
-        records: The runs. Each counts with its whole length.
-        graph: The topology to simulate with the rates.
-
-    Raises:
-        BadLine: A line of a record cannot be replayed.
+    Injected faults count too: a record of a test has the rates of the test. Those of unknown roles, of the controller,
+    of links and of GPUs do not. A line that cannot be replayed is a BadLine.
     """
     found: dict[_Kind, list[Fault]] = {}
     days: dict[str, float] = {}

@@ -32,11 +32,7 @@ class Budget(NamedTuple):
 
 
 def leading_role(graph: RoleGraph) -> RoleSpec:
-    """Return the primary task with the most work: its checkpoints and its size are what advice is about.
-
-    Raises:
-        FlowdistError: The job has no primary task.
-    """
+    """Return the primary task with the most work, which advice is about; FlowdistError if there is none."""
     tasks = [role for role in graph.roles if role.kind == "task" and role.primary]
     if not tasks:
         raise FlowdistError("the job has no primary task, whose work could be lost", help="name another topology")
@@ -44,11 +40,7 @@ def leading_role(graph: RoleGraph) -> RoleSpec:
 
 
 def mode_of(job: Experiment) -> Mode:
-    """Return the mode in which the job is simulated: fast if that plays the job and the faults.
-
-    Raises:
-        FaultError: The job does not have what a fault or rate names, or the simulator cannot play it.
-    """
+    """Return the mode in which the job is simulated: fast if that plays job and faults; FaultError if no mode does."""
     check_faults(job.plan, job.graph)
     try:
         scope_of(job.graph, job.plan)
@@ -74,14 +66,8 @@ def faults_per_ns(graph: RoleGraph, plan: Plan) -> float:
 def budget_of(graph: RoleGraph, plan: Plan, mode: Mode, until_ns: int | None = None) -> Budget:
     """Return how long and how often a job is simulated, so that advice takes seconds and its errors are small.
 
-    The error of a mean falls with the number of faults in all runs together. Runs of a short job have few faults each,
-    so there are more of them.
-
-    Args:
-        graph: The job.
-        plan: Its faults and rates.
-        mode: The mode in which it is simulated.
-        until_ns: The time at which each run ends, if the user has set one.
+    The error of a mean falls with the number of faults in all runs together, so a short job with few in each has more
+    runs.
     """
     nodes = len(graph.cluster.nodes)
     faults, total, least, most = 200, 2_000, 10, 200
@@ -98,10 +84,7 @@ def budget_of(graph: RoleGraph, plan: Plan, mode: Mode, until_ns: int | None = N
 
 
 def horizon_ns(graph: RoleGraph, plan: Plan, faults: int) -> int:
-    """Return the time in ns at which runs end if the user does not say: whole days, hours or minutes.
-
-    That is when so many faults are expected, or several times the time that the job needs without failures.
-    """
+    """Return when runs end if the user does not say, in whole minutes or more: after `faults`, or some ideal times."""
     rate = faults_per_ns(graph, plan)
     end_ns = TIMES_IDEAL * ideal_ns(graph)
     if rate and faults / rate < end_ns:
@@ -111,18 +94,7 @@ def horizon_ns(graph: RoleGraph, plan: Plan, faults: int) -> int:
 
 
 def play(job: Experiment, mode: Mode, seeds: Sequence[int], tell: Callable[[], None] = lambda: None) -> list[Outcome]:
-    """Simulate a job once with each seed, and return the outcomes in the order of the seeds.
-
-    Args:
-        job: The job.
-        mode: The mode of all of them.
-        seeds: Seeds of the faults and of all other draws.
-        tell: Called after each run.
-
-    Raises:
-        MacroRefused, FaultError: Fast mode does not play this job.
-        FlowdistError: A simulation has found a violation.
-    """
+    """Simulate a job once with each seed, in their order; fast mode raises MacroRefused or FaultError if it cannot."""
     found = []
     for outcome in play_seeds(job, mode, seeds):
         found.append(outcome._replace(result=None))  # thousands of them are kept
@@ -131,12 +103,7 @@ def play(job: Experiment, mode: Mode, seeds: Sequence[int], tell: Callable[[], N
 
 
 def work_of(outcome: Outcome, role: RoleSpec) -> float:
-    """Return the work of a role that was kept, in a unit that is the same for all runs of a job and its alternatives.
-
-    Args:
-        outcome: The outcome of a run.
-        role: The role in the job of today.
-    """
+    """Return the kept work of a role of today's job, in one unit for all runs of the job and its alternatives."""
     if role.workload.depends_on_size and role.gang:
         return float(outcome.kept_steps[role.name])
     return float(outcome.spent[role.name]["productive"])

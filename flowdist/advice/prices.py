@@ -19,11 +19,7 @@ class Price(NamedTuple):
     of: str = ""
 
     def per_hour(self, job: Experiment) -> float:
-        """Return the price of one hour that the advice counts: of a GPU, or of a node if the job has no GPUs.
-
-        Raises:
-            FlowdistError: The price is of GPUs, and the nodes of the job have none.
-        """
+        """Return the price of an hour of a GPU, or of a node if the job has none; FlowdistError: no GPUs to pay for."""
         if self.of == "gpu" and not job.gpus:
             message = f"--price {self.amount:g}/gpu-hour: the nodes of the job have no GPUs"
             raise FlowdistError(message, help=f"write --price {self.amount:g}/node-hour")
@@ -33,11 +29,7 @@ class Price(NamedTuple):
 
 
 def parse_price(text: str) -> Price:
-    """Return the price that a text describes.
-
-    Raises:
-        FlowdistError: The text cannot be read.
-    """
+    """Return the price that a text describes, or raise FlowdistError."""
     match = _PRICE.fullmatch(text)
     if match is None:
         raise FlowdistError(f"--price {text} cannot be read", help=HELP)

@@ -30,19 +30,14 @@ FEW_FAULTS = 10  # of all runs together: what so few show is the cost of runs wi
 
 
 class Setting(NamedTuple):
-    """Texts and numbers of a command line that advice is shown with.
+    """Texts and numbers of a command line that advice is shown with."""
 
-    `title` names the job. `runs` says what was simulated. `today_ns` is today's checkpoint interval. `unit` is what
-    hours are counted of: "GPU" or "node". `price` is that of one such hour; None: none was given. `command` returns the
-    command line that shows a change, by its words.
-    """
-
-    title: str
-    runs: str
-    today_ns: int
-    unit: str
-    price: float | None
-    command: Callable[[list[str]], str]
+    title: str  # names the job
+    runs: str  # what was simulated
+    today_ns: int  # today's checkpoint interval
+    unit: str  # what hours are counted of: "GPU" or "node"
+    price: float | None  # of one such hour; None: none was given
+    command: Callable[[list[str]], str]  # returns the command line that shows a change, by its words
 
 
 def advice_text(advice: Advice, setting: Setting) -> str:
@@ -226,14 +221,7 @@ def advice_page(advice: Advice, setting: Setting) -> str:
 
 
 def runs_text(seeds: Sequence[int], mode: Mode, until_ns: int, faults: float) -> str:
-    """Return in words what was simulated, `seeds 1:20 in macro mode, each 2d at most, ...`.
-
-    Args:
-        seeds: The seeds that measure.
-        mode: The mode.
-        until_ns: The longest a run takes.
-        faults: How many faults are expected up to then.
-    """
+    """Return what was simulated: `seeds 1:20 in macro mode, each 2d at most, 30 faults expected up to then`."""
     long = format_duration(until_ns) if until_ns < 1000 * HOUR else f"{until_ns / (24 * HOUR):.0f}d"
     span = f"seeds {seeds[0]}:{seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
     text = f"{span} in {MODES[mode]} mode, each {long} at most, {faults:,.0f} faults expected up to then"

@@ -155,10 +155,7 @@ def cancel(named: RunOptions, now: bool, reason: str, wait: bool) -> None:
 def give_orders(
     named: RunOptions, orders: Iterable[tuple[Operation, str]], *, until: Callable[[Status], bool] | None = None
 ) -> None:
-    """Give orders to the controller of a run, print its decisions, and exit with 0, or with 1 if it refuses one.
-
-    Each order comes with the role, node or run that it names. Unless one is refused, wait for the condition `until`.
-    """
+    """Give orders, each with the name that it is about, print decisions, wait for `until`, exit with 1 if refused."""
     run_dir, graph = named.find()
     mask = known_mask(graph, os.environ)
     decisions: list[Decision] = []

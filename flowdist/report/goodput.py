@@ -1,16 +1,11 @@
 """Means over the seeds of simulations with confidence intervals, and the best checkpoint interval by theory.
 
-**Rare events.** Most runs of a short or small job have no failure at all. Their values are alike, Student's t takes the
-few others for outliers, and intervals of ten runs with 0.14 failures each cover the mean in 71 of 100 cases. So:
-
-* without `EVENTS_MIN` failures of each rate in all runs together there is no interval, but the number of runs that it
-  takes: a rate that has hit once or never may cost more than all others, and the spread of the runs does not show it;
-* with them, the interval is wider than that of t: by as much as the exact upper limit of a Poisson count is further
-  away than that of the normal distribution, for half as many failures, since what each of them costs varies as well.
-
-`tests/report/test_coverage.py` measures that at least 95 of 100 intervals cover the mean, for failures that cost the
-same, anything up to a maximum, or exponentially distributed times, from 0.02 to 6 of them a run. Where one failure in
-ten of a rate costs ten times as much as the others, as when it finds no spare node, intervals of few runs cover less.
+Most runs of a short or small job have no failure, and Student's t takes the few others for outliers: intervals of ten
+runs with 0.14 failures each cover the mean in 71 of 100 cases. So without `EVENTS_MIN` failures of each rate in all
+runs together there is no interval, since a rate that has hit once or never may cost more than all others. With them,
+it is wider than that of t by as much as the upper limit of a Poisson count is further away than the normal one, for
+half as many failures, since what each of them costs varies as well. `tests/report/test_coverage.py` measures the
+cover; it is less where one failure in ten of a rate costs ten times as much as the others.
 
 Young, "A first order approximation to the optimum checkpoint interval", CACM 17(9), 1974; Daly, "A higher order
 estimate of the optimum checkpoint interval for restart dumps", FGCS 22(3), 2006.
@@ -49,12 +44,7 @@ class Rarest(NamedTuple):
 
 
 def rarest_of(rates: Iterable[str], counts: Iterable[Mapping[str, int]]) -> Rarest | None:
-    """Return the rate that has hit least often in all runs together; None: there are no rates.
-
-    Args:
-        rates: The names of all rates, those that have never hit, too.
-        counts: How often each rate has hit, by its name, for each run.
-    """
+    """Return the rate of `rates` that has hit least often, or never, in all runs together; None: there are no rates."""
     total = Counter[str]()
     for one in counts:
         total.update(one)
@@ -65,11 +55,7 @@ def estimate(values: Sequence[float], rarest: Rarest | None = None) -> Estimate:
     """Return the mean of independent values, one for each seed, with a 95 % confidence interval, if there is one.
 
     There is none for a single value, with too few failures, and for two values that are equal: they show no spread.
-
-    Args:
-        values: The values, at least one.
-        rarest: The rate that has hit least often in all seeds together; None: nothing is rare, since the runs have no
-            faults at random.
+    The `rarest` rate is that of all seeds together; None: nothing is rare, since the runs have no faults at random.
     """
     n = len(values)
     mean = math.fsum(values) / n
@@ -84,12 +70,7 @@ def estimate(values: Sequence[float], rarest: Rarest | None = None) -> Estimate:
 
 
 def seeds_needed(seeds: int, rarest: Rarest | None) -> int | None:
-    """Return about how many seeds have enough failures for intervals, by those of the seeds so far; None: these have.
-
-    Args:
-        seeds: The number of seeds.
-        rarest: The rate that has hit least often in all of them; None: the runs have no faults at random.
-    """
+    """Return about how many seeds have enough failures for intervals, by `rarest` of those so far; None: these have."""
     if rarest is None or rarest.hits >= EVENTS_MIN:
         return None
     return math.ceil(seeds * EVENTS_LIKELY / max(1, rarest.hits))
@@ -120,11 +101,10 @@ def _poisson_excess(count: float) -> float:
 
 
 def poisson_95(count: float) -> tuple[float, float]:
-    """Return the limits of the 95 % confidence interval of a Poisson mean, from one count. A count need not be whole.
+    """Return the limits of the 95 % confidence interval of a Poisson mean, from one count, which need not be whole.
 
-    The exact limits are quantiles of the chi-squared distribution (Garwood, "Fiducial limits for the Poisson
-    distribution", Biometrika 28, 1936). They are approximated here as in Wilson and Hilferty, "The distribution of
-    chi-square", PNAS 17, 1931.
+    The exact limits are quantiles of chi-squared (Garwood, "Fiducial limits for the Poisson distribution", Biometrika
+    28, 1936), approximated as in Wilson and Hilferty, "The distribution of chi-square", PNAS 17, 1931.
     """
     above = count + 1
     high = above * (1 - 1 / (9 * above) + NORMAL_95 / (3 * math.sqrt(above))) ** 3
@@ -133,24 +113,14 @@ def poisson_95(count: float) -> tuple[float, float]:
 
 
 def young_ns(checkpoint_ns: float, between_ns: float) -> float:
-    """Return the best time of work between two checkpoints by Young's formula, in nanoseconds.
-
-    Args:
-        checkpoint_ns: The time that a checkpoint takes.
-        between_ns: The mean time between failures.
-    """
+    """Return the best time of work between checkpoints by Young's formula, in ns; failures are `between_ns` apart."""
     return math.sqrt(2 * checkpoint_ns * between_ns)
 
 
 def daly_ns(checkpoint_ns: float, between_ns: float) -> float:
     """Return the best time of work between two checkpoints by Daly's formula, in nanoseconds.
 
-    The formula also holds for checkpoints that take long compared to `between_ns`. From twice that on, the result is
-    `between_ns`.
-
-    Args:
-        checkpoint_ns: The time that a checkpoint takes.
-        between_ns: The mean time between failures.
+    It also holds for checkpoints that take long compared to `between_ns`, the mean time between failures.
     """
     if checkpoint_ns >= 2 * between_ns:
         return between_ns
@@ -159,11 +129,7 @@ def daly_ns(checkpoint_ns: float, between_ns: float) -> float:
 
 
 def macro_text(summary: dict[str, Any]) -> str:
-    """Return the text of a macro simulation's results, averaged over its runs, for the terminal.
-
-    Args:
-        summary: The values that the simulation prints for --json.
-    """
+    """Return the text of a macro simulation's results, averaged over its runs, from the values for --json."""
     many = len(summary["runs"])
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in summary["outcomes"].items())
     lines = [f"{many} run{'s' * (many != 1)}: {outcomes}", ""]

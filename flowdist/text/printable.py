@@ -1,13 +1,7 @@
 """Text that came from another host, a worker or a file, in a form that cannot command the reader's terminal.
 
-A terminal obeys control characters: they move the cursor, set the title, hide text, or type a command. Unicode has
-characters that are not seen but reorder or hide what is (bidirectional overrides, zero-width characters). There are two
-ways out of this:
-
-* `printable` and `one_line` are for names, causes and errors: nothing in them has to be obeyed, so that every such
-  character is shown as JSON would write it, `\\u001b`. JSON stays the same JSON.
-* `worker_line` is for output of workers, which is written for a terminal: colours stay, a progress bar shows its last
-  state, and other control sequences are removed.
+Control characters move the cursor, set the title, hide text or type a command; some of Unicode reorder or hide it.
+Names and errors show each of them as JSON does (`printable`); output of workers keeps colours and a bar's last state.
 """
 
 from __future__ import annotations
@@ -58,12 +52,7 @@ def joined(lines: Iterable[str]) -> str:
 
 
 def printable_values(content: Any, mask: Callable[[str], str] = str) -> Any:
-    """Return the content of a JSON document, made of dicts, lists and tuples, with `one_line` of all texts in it.
-
-    Args:
-        content: The content.
-        mask: Hides the values of secrets in a text.
-    """
+    """Return the content of a JSON document with `one_line` of all texts in it; `mask` hides the values of secrets."""
     if isinstance(content, str):
         return one_line(mask(content))
     if isinstance(content, dict):
@@ -72,15 +61,11 @@ def printable_values(content: Any, mask: Callable[[str], str] = str) -> Any:
 
 
 def worker_line(line: str, *, colours: bool = True) -> str:
-    """Return a line of a worker's output as a terminal may show it.
+    """Return a line of a worker's output, which may begin with the worker's name, as a terminal may show it.
 
-    Colours stay, and end with the line. Of text that a carriage return or backspaces have overwritten, as progress bars
-    do, the last state stays. Other control sequences, and characters that reorder the text, are removed. Of a sequence
-    that is split over two lines, the introducer is removed, so that the rest is text.
-
-    Args:
-        line: The line, without its newline. It may begin with the name of its worker, `[trainer/0] `, which stays.
-        colours: False: remove colours, too.
+    With `colours`, these stay, and end with the line. Other control sequences, characters that reorder the text, and
+    what a carriage return or backspaces have overwritten are removed. Of a sequence that is split over two lines, the
+    introducer is removed, so that the rest is text.
     """
     if _SPECIAL.search(line) is None:
         return line
@@ -94,10 +79,7 @@ def worker_line(line: str, *, colours: bool = True) -> str:
 
 
 def without_sequences(line: str) -> str:
-    """Return a line of a worker's output without colours and other control sequences, to search in it.
-
-    What a carriage return or a backspace has overwritten stays.
-    """
+    """Return a line of a worker without control sequences, to search in it; what was overwritten stays."""
     return line if _SPECIAL.search(line) is None else _OBEYED.sub("", line)
 
 

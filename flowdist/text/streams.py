@@ -11,12 +11,9 @@ from flowdist.text.printable import printable, worker_line
 
 
 class PrintableStream(io.TextIOBase):
-    """Text stream that passes text on as `printable` returns it.
+    """Text stream that passes text, without colours, on as `printable` does; text that is safe already goes to `raw`.
 
-    Colours do not pass either. Text that has been made safe already, such as a styled line, goes to `raw`.
-
-    Args:
-        raw: The stream below. It has no `buffer` here, so that no library writes bytes past this stream.
+    It has no `buffer`, so that no library writes bytes past it.
     """
 
     def __init__(self, raw: TextIO) -> None:
@@ -57,8 +54,7 @@ class PrintableStream(io.TextIOBase):
 def open_closed_streams() -> None:
     """Open /dev/null as stdin, stdout and stderr, as far as this process was started without them (`>&-`).
 
-    Else the next file that is opened, such as the lock of a run, would get the number of a missing one, and what some
-    child prints. `sys.stdout` and `sys.stderr` are then streams that write nowhere, not None.
+    Else the next file that is opened, such as the lock of a run, would get the number, and what some child prints.
     """
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)
@@ -79,13 +75,7 @@ def raw_stream(stream: TextIO) -> TextIO:
 
 
 def print_worker_line(line: str, stream: TextIO) -> None:
-    """Print a line of a worker's output: on a terminal as `worker_line` returns it, else unchanged.
-
-    Args:
-        line: The line, without its newline. Bytes that are not UTF-8 may be lone surrogates; a file or pipe gets the
-            bytes again.
-        stream: Stdout or stderr.
-    """
+    """Print a worker's line: on a terminal as `worker_line`, else unchanged, with the bytes of lone surrogates."""
     raw = raw_stream(stream)
     if raw.isatty():
         raw.write(worker_line(line) + "\n")

@@ -24,14 +24,7 @@ LOG_BYTES = 16 << 10  # the end of a log file that is shown
 
 
 class FollowedRun:
-    """A run that may still go on. Several threads may use it.
-
-    Args:
-        folder: The folder of the run, with its journal.
-
-    Raises:
-        FlowdistError: The journal cannot be read, or has no header.
-    """
+    """A run that may still go on. Several threads may use it. A journal without a header is a FlowdistError."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._lock = folder, threading.Lock()
@@ -49,11 +42,7 @@ class FollowedRun:
         return timeline_page(timeline, is_live=True, mask=self._mask)
 
     def data_after(self, size: int) -> dict[str, object]:
-        """Return the data of the page once the journal is longer than `size`, or after WAIT_S.
-
-        Returns:
-            `size`: bytes of the journal that were read; `data`: that of the page; `state`: of the run.
-        """
+        """Return data, size and state of the run once its journal is longer than `size` bytes, or after WAIT_S."""
         end = time.monotonic() + WAIT_S
         while size_of(self._folder / JOURNAL) <= size and time.monotonic() < end and self.state() == "running":
             time.sleep(LOOK_S)
@@ -69,13 +58,6 @@ class FollowedRun:
         """Return the ends of the logs of an attempt, each below its name, with the values of secrets hidden.
 
         A line of which only the end would be shown is left out: a part of a secret could not be told from other text.
-
-        Args:
-            replica: Name of the replica, such as `trainer/0`.
-            attempt: Number of the attempt.
-
-        Raises:
-            FlowdistError: There is no such replica.
         """
         graph = self.timeline().header.graph
         parts = []
@@ -90,11 +72,7 @@ class FollowedRun:
         return "\n".join(parts)
 
     def timeline(self, *, at_once: bool = False) -> Timeline:
-        """Return the timeline of the journal as it is now. A damaged line and all after it are left out.
-
-        Args:
-            at_once: Also read what is new if the last timeline is younger than REST allows.
-        """
+        """Return the timeline of the journal up to a damaged line; `at_once`: also if REST does not allow a new one."""
         with self._lock:
             began = time.monotonic()
             is_rested = at_once or began - self._made_at >= REST * self._took

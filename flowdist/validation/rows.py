@@ -29,43 +29,24 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Published number, and the simulations that are compared with it.
+    """Published number, and the simulations that are compared with it."""
 
-    Attributes:
-        title: What is compared, in a line.
-        source: Authors, title, where and when it was published.
-        place: Equation, table, figure or section.
-        says: What the source says there, as a quotation or in its own numbers.
-        represents: How the job represents the published one, and what had to be assumed.
-        quantity: What of the simulation is compared.
-        published: The published number, in the unit of the quantity.
-        tolerance: Largest difference between the two that counts as agreement, in the same unit.
-        why: Why the tolerance is what it is.
-        bound: The published number is a bound; empty: it is a value.
-        miss: Why the simulation is known not to agree; empty: it has to agree.
-        job: The job that is simulated.
-        rates: Rates of faults, as for `--rate`.
-        until: Virtual time of each run.
-        seeds: How many runs there are, with the seeds from 1 on.
-        intervals: Checkpoint intervals that are tried for the quantity "best interval".
-    """
-
-    title: str
-    source: str
-    place: str
-    says: str
-    represents: str
+    title: str  # what is compared, in a line
+    source: str  # authors, title, where and when it was published
+    place: str  # equation, table, figure or section
+    says: str  # what the source says there, as a quotation or in its own numbers
+    represents: str  # how the job represents the published one, and what had to be assumed
     quantity: Quantity
-    published: float
-    tolerance: float
-    why: str
+    published: float  # in the unit of the quantity
+    tolerance: float  # the largest difference between the two that counts as agreement, in the same unit
+    why: str  # why the tolerance is what it is
     job: Job
-    rates: list[str]
-    until: str
-    seeds: int
-    bound: Literal["", "at least", "at most"] = ""
-    miss: str = ""
-    intervals: list[str] = []
+    rates: list[str]  # of faults, as for `--rate`
+    until: str  # virtual time of each run
+    seeds: int  # how many runs there are, with the seeds from 1 on
+    bound: Literal["", "at least", "at most"] = ""  # the published number is one; empty: it is a value
+    miss: str = ""  # why the simulation is known not to agree; empty: it has to agree
+    intervals: list[str] = []  # checkpoint intervals that are tried for the quantity "best interval"
     name: str = ""  # of the file, without its suffix
 
 
@@ -87,11 +68,7 @@ def row_files() -> list[Path]:
 
 
 def load_rows(files: Sequence[Path]) -> list[Row]:
-    """Return the row of each file.
-
-    Raises:
-        FlowdistError: A file cannot be read or is no row; the message names the file and the key.
-    """
+    """Return the row of each file; FlowdistError names the file and the key."""
     return [_checked(path, msgspec.structs.replace(_converted(path, Row), name=path.stem)) for path in files]
 
 

@@ -71,8 +71,7 @@ def status(named: RunOptions, watch: bool, plain: bool) -> None:
 def _show_status(run_dir: Path, graph: RoleGraph, as_json: bool) -> None:
     """Print the status of a run: its controller's answer, or, once it is over, the status written at its end.
 
-    For a run that died or wrote no status, or whose controller does not answer this user, the last status is replayed
-    from the journal.
+    If the run died or wrote none, or its controller does not answer this user, the journal is replayed.
     """
     end, record = state_of(run_dir), None
     if end.state == "running":

@@ -116,7 +116,7 @@ def answer(header: Header, lines: list[Line], name: str, question: Question, as_
 
 
 def _other(same: RoleGraph, question: Question) -> RoleGraph:
-    """Return the graph of the what-if: that of the record, or the topology of --with with the workloads of the record.
+    """Return the graph of the what-if: that of the record, or that of --with with the workloads of the record.
 
     A workload field that --set names keeps the value of --set. Nodes are those of the record unless the topology names
     some.
@@ -142,10 +142,9 @@ def _other(same: RoleGraph, question: Question) -> RoleGraph:
 
 
 def doubts_of(was: Outcome, again: Outcome, what: str, *, has_times: bool) -> list[str]:
-    """Return why simulations of a run cannot be trusted: that of the run itself is not what the run was.
+    """Return why `what`, from simulations of a run, cannot be trusted: that of the run itself is not what the run was.
 
-    The list is empty if outcome and number of incidents are the same, and the length is at most 10 % off. `what` is not
-    to be trusted, in words. With `has_times` they are those of a workload.toml, and no text advises to measure some.
+    With `has_times` the times are those of a workload.toml, and no text advises to measure some.
     """
     found = []
     off = abs(again.lasted_ns - was.lasted_ns) / max(was.lasted_ns, 1)
@@ -177,10 +176,7 @@ def unknown_restarts(unrestarted: Collection[str], result: SimResult) -> list[st
 
 
 def _comparable_summary(run: SimResult, was: dict[str, Any], untold: Collection[str]) -> dict[str, Any]:
-    """Return the summary of a simulation, without what the record `was` does not report: columns can be compared.
-
-    `untold` are the roles whose saving counts as work, as in the record.
-    """
+    """Return the summary of a simulation, counted as the record `was`; saving of `untold` roles counts as work."""
     unsaved = [name for name, kinds in was["not_reported"].items() if "checkpoints" in kinds]
     spent = as_in_record(run.spent, untold, unsaved)
     summary = {**simulated_summary(run), **time_of(run.job.graph, spent)}

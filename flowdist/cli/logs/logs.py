@@ -212,10 +212,7 @@ def _chosen_targets(targets: Sequence[str], graph: RoleGraph, base: Path) -> lis
 
 
 def _print_events(run_dir: Path, follow: bool, tail: int | None, mask: Callable[[str], str]) -> None:
-    """Print the lines of the journal: the last `tail` (None: all), and with `follow` new ones until the run is over.
-
-    All lines are checked, those before the last `tail` too.
-    """
+    """Print the last `tail` lines of the journal, and with `follow` new ones; earlier lines are checked as well."""
     path = run_dir / "journal.jsonl"
     file, reader = LogFile(path), RecordReader(str(path))
     bad: BadLine | None = None

@@ -1,7 +1,4 @@
-"""Printing of the lines of logs: behind the name of their worker, as those that a search has found, or as JSON.
-
-A search is for a pattern, with lines around it, as grep does.
-"""
+"""Printing of the lines of logs: behind the name of their worker, as grep shows what it has found, or as JSON."""
 
 from __future__ import annotations
 
@@ -87,10 +84,7 @@ def _in_words(pattern: str, error: Exception) -> FlowdistError:
 
 
 class LineSearch:
-    """The search in the lines of one log, which `feed` gets one after the other.
-
-    Colours and other control sequences in a line do not keep it from matching.
-    """
+    """The search in the lines of one log, one after the other; control sequences do not keep a line from matching."""
 
     def __init__(self, search: Search) -> None:
         self._search = search

@@ -101,10 +101,7 @@ class Sources:
         return found
 
     def local(self, remote: Iterable[RemoteLog]) -> list[Log]:
-        """Return the wanted logs in the folder of the run, without copies of those in `remote`.
-
-        The folder has the last lines of workers that have failed on other hosts.
-        """
+        """Return the wanted logs in the folder of the run, which has ends of other hosts' logs, but for `remote`."""
         wanted = self.wanted
         logs = find_logs(self.run_dir, self.graph, wanted.targets, wanted.streams, wanted.attempt)
         if wanted.latest:

@@ -124,10 +124,7 @@ def _notes(topology: Topology, options: Mapping[str, Any], env: Mapping[str, str
 
 
 def variables_of(texts: Iterable[str]) -> dict[str, str]:
-    """Return the variables of `A=1,B=2`, read as TorchX does: a comma without a NAME= after it is part of the value.
-
-    Quotation marks around a value are removed; what is between them is not split.
-    """
+    """Return the variables of `A=1,B=2` as TorchX reads them: a comma without a NAME= after it belongs to the value."""
     values: dict[str, str] = {}
     for text in texts:
         for pair in PAIR.findall(text):

@@ -42,10 +42,8 @@ LINES = Shown()
 class Console:
     """Lines for the user: events of flowdist with their times on stderr, output of workers on the stream of the worker.
 
-    `now_ns` is the clock of these times in nanoseconds; it is replaced by the job's clock when the job has one, so that
-    lines, journal and summary agree. `host` is the name of this host's node in a job over several hosts, whose lines
-    may go to one terminal; else it is empty. `mask` returns a text with the values of secrets hidden; every line passes
-    it.
+    The job's clock replaces `now_ns` when there is one, so that lines, journal and summary agree. `host` is this
+    host's node in a job over several hosts, whose lines may go to one terminal. Every line passes `mask`.
     """
 
     def __init__(self, shown: Shown, mask: Callable[[str], str]) -> None:
@@ -56,10 +54,7 @@ class Console:
         self._pinned: Pinned | None = None
 
     def onlooker(self, run_id: str) -> Observer | None:
-        """Return an observer that draws the picture of the job; None if stderr is no terminal, or no picture is wanted.
-
-        From then on, lines are printed above the picture.
-        """
+        """Return an observer that draws the job below the lines; None if not wanted, or if stderr is no terminal."""
         if not self.shown.live or not sys.stderr.isatty() or os.environ.get("TERM", "dumb") == "dumb":
             return None
         from flowdist.report.live.terminal_view import LiveView, Pinned  # not needed by runs that show lines
@@ -74,10 +69,7 @@ class Console:
             self._pinned = None
 
     def show(self, kind: str, text: str) -> None:
-        """Print a line with the values of secrets masked, above the picture if there is one.
-
-        Its kind is `stdout` or `stderr` of a worker, or `event`, `warning`, `error` or `failed` of flowdist.
-        """
+        """Print a line, masked, above the picture if there is one; `kind` is a worker's stream or a key of COLOURS."""
         text = self._mask(text)
         if kind in ("stdout", "stderr"):
             err = kind == "stderr" or self.shown.as_json
@@ -98,10 +90,7 @@ class Console:
 def finish(
     result: Any, as_json: bool, mask: Callable[[str], str], drawn: Mapping[str, Any] = MappingProxyType({})
 ) -> None:
-    """Write the summary and the last status to the folder of the run, and print the summary.
-
-    If the job has failed, the root cause follows. A summary that cannot be written is a warning.
-    """
+    """Write and print the summary, with the root cause of a failure; one that cannot be written is a warning."""
     run_dir = Path(result.run_dir)
     summary = {**summary_of(result.job, result.faults), **time_of_run(result.job.graph, result.sheet)}
     summary |= {"run_dir": result.run_dir, "unfired": [fault.spec for fault in result.unfired], **drawn}

@@ -146,10 +146,7 @@ def needs_linux(verb: str) -> None:
 
 
 def execute(graph: RoleGraph | None, settings: RunSettings) -> NoReturn:
-    """Run the graph, or without one the run to resume, and exit with the exit code of the job.
-
-    With `settings.detach`, exit as soon as the job has started in the background.
-    """
+    """Run the graph, or without one the run to resume, and exit with the job's code; detached, once it has started."""
     plan, hosting = settings.plan, settings.hosting
     gpus = machine_gpus(os.environ)
     run_dir, warnings = None, list[str]()
@@ -210,11 +207,7 @@ class _Run(NamedTuple):
     claims: Sequence[OwnerFile]
 
     def supervise(self, console: Console) -> int:
-        """Run the job to its end and return its exit code.
-
-        If Ctrl-C ends the supervisor before the journal has any event, the run counts as cancelled; after that, the
-        KeyboardInterrupt is raised again.
-        """
+        """Run the job to its end and return its exit code; an interrupt before the journal's first event cancels it."""
         if self.settings.page is not None:
             self.settings.page.begin(self.run_dir)
         try:
@@ -263,10 +256,7 @@ class _Run(NamedTuple):
         return result.outcome
 
     def _reporter(self, console: Console, observer: Observer | None) -> TrainerStatus | None:
-        """Return the observer that reports to Kubeflow Trainer, beside another one; None if nobody asks for that.
-
-        A host that runs workers leaves it to them: their libraries report by themselves.
-        """
+        """Return the observer that reports to Kubeflow Trainer; None if nobody asks, or if workers here report."""
         if "KUBEFLOW_TRAINER_SERVER_URL" not in os.environ or self.graph.cluster.nodes:
             return None
         from flowdist.engines.jobset.trainer_status import TrainerStatus  # only in the pod of a controller
@@ -308,10 +298,7 @@ class _Starting(Console):
         pass  # `look` reports by the state of the job alone
 
     def look(self, job: JobState, now: int) -> None:
-        """Report that a replica runs, or what the job waits for.
-
-        The job counts as waiting if for `IDLE_NS` no replica has begun to start, although a node is there.
-        """
+        """Report that a replica runs, or what the job waits for: a node is there, and for `IDLE_NS` nothing starts."""
         if any(role.count(phase) for role in job.roles.values() for phase in STARTED):
             self._tell({"started": True})
         elif not job.nodes or any(role.count("starting") for role in job.roles.values()):
@@ -325,10 +312,8 @@ class _Starting(Console):
 def _detach(run: _Run) -> NoReturn:
     """Run the job in a background process, and exit when the job has started or could not start.
 
-    This process, which has one thread and no event loop yet, forks. The child leaves the terminal and writes to
-    supervisor.log. The parent waits for a message that the job has started, or why it did not.
-
-    The exit code is 0 if the job has started or waits; that of the job if it is over already; 130 for an interrupt.
+    This process, which has one thread and no event loop yet, forks. The exit code is 0 if the job has started or
+    waits; that of the job if it is over already; 130 for an interrupt.
     """
     reading, writing = os.pipe()
     sys.stdout.flush()

@@ -123,10 +123,7 @@ def _check_endpoint(place: Rendezvous) -> None:
 
 
 def _when_known(place: Rendezvous) -> Rendezvous:
-    """Wait until the names are known that the user wrote, and return the place with the host that runs the controller.
-
-    The name of the endpoint may be that of this host.
-    """
+    """Return the place once the names that the user wrote are known: that of the endpoint may be this host's."""
     left_s = place.join_timeout_s
     for name in filter(None, (place.endpoint.host, place.local_addr)):
         left_s = wait_for_name(name, left_s, _warn)
@@ -170,9 +167,8 @@ def listen_for_hosts(
 def run_compiled(file: Path, endpoint: str | None, job_id: str | None, settings: RunSettings) -> NoReturn:
     """Run the controller of an exported job in a pod that any other may replace: `run graph.json --listen HOST:PORT`.
 
-    The file is the role graph that `flowdist export` has written. This host runs the controller and nothing else:
-    members join it. The same command line starts the job, continues the newest run of the folder where the pod before
-    has left its journal, and ends at once with the exit code of a job that is over.
+    This host runs nothing else. The same command line starts the job, continues the newest run of the folder, in which
+    the pod before has left its journal, and ends at once with the exit code of a job that is over.
     """
     if endpoint is None:
         raise FlowdistError(f"{file} runs on members that join", help="write --listen HOST:PORT")
@@ -205,10 +201,7 @@ def refuse_without_token(place: Rendezvous) -> None:
 
 
 def place_of(endpoint: str, job_id: str | None, *, hosts: int = 1, local_addr: str = "") -> Rendezvous:
-    """Return the place at which the hosts of a topology meet; the host with the controller sets `runs_controller`.
-
-    The token comes from the environment.
-    """
+    """Return where hosts meet, with the token of the environment; the controller's host sets `runs_controller`."""
     found, token = endpoint_of(endpoint, C10D_PORT), os.environ.get(TOKEN, "")
     return Rendezvous(found, False, job_id or "flowdist", token, JOIN_TIMEOUT_S, local_addr, hosts)
 
@@ -228,10 +221,7 @@ def serve(
     own: str,
     employ: Callable[[Path], Employer] | None = None,
 ) -> NoReturn:
-    """Run the controller on this host, let others join, and exit with the exit code of the job.
-
-    The controller listens at the addresses, of which "" means all of this machine. Other hosts reach this one at `own`.
-    """
+    """Run the controller at addresses ("": all) of this host, which others reach at `own`; exit with the job's code."""
     address, *also = addresses
     show_protection(place.token, place.endpoint, address)
     door = RunEndpoint(str(place.endpoint), place.job_id)
@@ -241,10 +231,7 @@ def serve(
 
 
 def show_protection(token: str, endpoint: Endpoint, address: str) -> None:
-    """Print how the connections of other hosts to this one are protected, as a warning if they are not, or badly.
-
-    An empty token is none. Others reach this host at `endpoint`; it listens at `address`, at all if that is empty.
-    """
+    """Print how connections of other hosts to this one are protected, as a warning if they are not, or badly."""
     door = f"{address or 'any address of this machine'}, port {endpoint.port}"
     if not token:
         if not is_loopback(address):
@@ -275,10 +262,7 @@ WHOLE_MACHINE = Offer()
 def take_part(
     place: Rendezvous, settings: RunSettings, adapt: Adapt, gpus: tuple[str, ...], offer: Offer = WHOLE_MACHINE
 ) -> NoReturn:
-    """Join the job of the host at `place` as a node, and exit with the exit code of the job.
-
-    `offer` is what this host offers; the other arguments are those of `meet`.
-    """
+    """Join the job of the host at `place` as a node, and exit with the exit code of the job."""
     place = _when_known(place)
     with QueuedOutput():
         sys.exit(EXIT_CODES[asyncio.run(_take_part(place, settings, adapt, gpus, offer))])
@@ -321,10 +305,7 @@ async def _take_part(
 
 
 def _finish(result: HostResult, run_dir: Path, console: Console, mask: Mask) -> None:
-    """Write the end of the job to the folder of the run on this host, and print it.
-
-    The host with the controller prints the summary, once. A root cause is printed where the worker ran, too.
-    """
+    """Write and print the end of the job on this host, and a root cause; the summary is printed by the controller's."""
     over, cause = result.over, ""
     if over.outcome == "failed":
         cause = mask(root_cause_text(result, run_dir))
@@ -352,10 +333,7 @@ def _own_address(place: Rendezvous, connected: str) -> str:
 def _spec(
     name: str, gpus: tuple[str, ...], place: Rendezvous, procs: int = 0, offer: Offer = WHOLE_MACHINE
 ) -> NodeSpec:
-    """Return this machine as a node: its cores, GPUs, memory, and its rank and number of workers as labels.
-
-    `procs` is the number of workers; 0: as in the topology. `offer` may be less than all of the machine.
-    """
+    """Return this machine, or what it offers, as a node with its rank and workers (0: as in the topology) as labels."""
     words = {NODE_RANK: place.node_rank, NODE_PROCS: str(procs or "")}
     labels = (*((key, value) for key, value in words.items() if value), *offer.labels)
     cpus = machine_cpus() if offer.cpus is None else offer.cpus

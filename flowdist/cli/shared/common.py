@@ -39,21 +39,16 @@ _LIMITS = {
 
 
 def verb(name: str, **settings: Any) -> Callable[[Callable[..., Any]], click.Command]:
-    """Decorate a function as the verb `name`: a command of click with these settings, guarded by `guarded`.
+    """Decorate a function as the verb `name`, guarded, with these settings of click.
 
-    The decorators of its options stand below this one: `guarded` has to see --json before `gathered` takes it away.
+    Options stand below: `guarded` has to see --json before `gathered` takes it away.
     """
     make: Any = click.command(name=name, **settings)
     return lambda function: make(guarded(function))
 
 
 def guarded(function: F) -> F:
-    """Decorate a verb so that an error of the user ends it with a message instead of a traceback.
-
-    A FlowdistError is printed by `fail`, and ends the process with the error's exit code; so do a disk
-    that is full or read-only, missing permissions, and limits of the machine. Ctrl-C ends it with 130. Other exceptions
-    pass.
-    """
+    """Decorate a verb so that an error of user, disk, permissions or limits ends it by `fail`, and Ctrl-C with 130."""
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -85,10 +80,7 @@ def _of_the_machine(error: OSError) -> FlowdistError | None:
 
 
 def fail(error: FlowdistError, *, as_json: bool = False) -> NoReturn:
-    """Print the error and exit with its exit code: on stderr, or with `as_json` as one object on stdout.
-
-    If stdout cannot be written, as on a full disk, stderr gets the message.
-    """
+    """Print the error on stderr, or as an object on stdout (stderr if that is full), and exit with its exit code."""
     from flowdist.dsl.problems.problem import TopologyProblems  # verbs about a run need no DSL
 
     if as_json:
@@ -143,10 +135,7 @@ def print_json(kind: str, /, **content: Any) -> None:
 
 
 def until_ns(text: str | None, example: str = "") -> int | None:
-    """Return the value of --until in nanoseconds; None if the option is not given.
-
-    `example` is what a value may be, where it may not be 0: nothing happens before that time.
-    """
+    """Return --until in ns, None if not given; with an `example` of a value it may not be 0: nothing happens before."""
     from flowdist.graph import duration_help, parse_duration  # msgspec: not needed by --help
 
     try:
@@ -184,10 +173,7 @@ def write_trace(file: str | Path | None, lines: Iterable[Line]) -> None:
 
 
 def load(named: TopologyOptions, *, silent: Sequence[str] = (), by_engine: bool = False) -> Loaded:
-    """Compile the topology that the command line names, and print its warnings on stderr unless --json is given.
-
-    Warnings with a code in `silent` are not printed. `by_engine`: an engine starts nodes as large as replicas need.
-    """
+    """Compile the topology of the command line, and, without --json, print its warnings but for codes in `silent`."""
     from flowdist.dsl.load import load_topology  # as in `fail`
 
     params = {}  # of a name given twice, the last value counts
@@ -202,10 +188,7 @@ def load(named: TopologyOptions, *, silent: Sequence[str] = (), by_engine: bool 
 
 
 def problems_of_job(loaded: Loaded, graph: RoleGraph, plan: Plan) -> list[Problem]:
-    """Return the problems of timeouts that the command line adds to those of the topology: those of its faults.
-
-    An option that changes the graph, such as --collective, may add some as well.
-    """
+    """Return the problems of timeouts that the command line adds, by its faults or by options that change the graph."""
     if graph is loaded.graph and not any(plan):
         return []
     from flowdist.dsl.check.timeouts import find, problem_of  # only for what the command line changes

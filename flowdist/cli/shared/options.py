@@ -33,11 +33,7 @@ workload_option = click.option(
 
 
 def gathered(name: str, kind: type[Any], *options: Callable[[Any], Any]) -> Callable[[F], F]:
-    """Decorate a verb with options, whose values it gets together as one argument.
-
-    The kind is a NamedTuple, whose fields have the names of the parameters of the options: decorators of click, in the
-    order of --help. A field without an option keeps its default.
-    """
+    """Decorate a verb with options, in the order of --help, whose values it gets as one NamedTuple of this kind."""
 
     def decorate(function: F) -> F:
         @functools.wraps(function)
@@ -54,10 +50,7 @@ def gathered(name: str, kind: type[Any], *options: Callable[[Any], Any]) -> Call
 
 
 class TopologyOptions(NamedTuple):
-    """Topology on the command line, with its parameters, overrides and nodes, and whether the output is JSON.
-
-    `target` is None for the default file, topology.py.
-    """
+    """Topology on the command line (None: topology.py), its parameters, overrides and nodes, and the form of output."""
 
     target: str | None
     params: tuple[str, ...]
@@ -116,10 +109,7 @@ _FAULTS = {
 
 
 def fault_options(*names: str) -> Callable[[F], F]:
-    """Give a verb the named options of `FaultOptions` (default: all), as one argument `faults`.
-
-    A name is that of a field, such as `fails` for --fail.
-    """
+    """Give a verb options of `FaultOptions` by their fields, such as `fails` (default: all), as one argument."""
     return gathered("faults", FaultOptions, *(_FAULTS[name] for name in names or _FAULTS))
 
 

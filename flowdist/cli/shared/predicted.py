@@ -1,7 +1,7 @@
 """Predicted beside actual for `flowdist report`: what the simulator expects of a run with given times, and what it was.
 
-A figure is compared only if both sides count alike. Where workers do not report their saving, it counts as work on both
-sides. What a role without progress has lost is not known, so the goodput is that of the other tasks, on both sides.
+A figure is compared only if both sides count alike: saving that is not reported counts as work, and tasks without
+progress, whose lost work is unknown, do not count for goodput.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def predicted(run_dir: Path, workload_file: str, summary: Mapping[str, Any]) -> 
 def values_of(
     found: Comparison, times: Calibration, untold: Collection[str], summary: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a run beside its prediction as plain values for --json. Times are in ns.
+    """Return a run beside its prediction as plain values for --json, in ns.
 
     Each figure has `predicted`, `actual` and `error`, a share of the actual one; None is what is not known.
     """
@@ -104,10 +104,7 @@ def _job(
 
 
 def _incident(one: IncidentOutcome, other: IncidentOutcome, silent: Collection[str]) -> dict[str, Any]:
-    """Return one incident, predicted (`other`) beside actual: times, lost work by role, and decisions that differ.
-
-    What a role has lost is not known (None) where the generation after the incident reported no step.
-    """
+    """Return one incident, predicted (`other`) beside actual; loss is None where no step was reported after it."""
     lost = {role: ns for role, ns in one.lost_ns.items() if role not in silent}
     roles = [role for role in dict.fromkeys([*other.lost_ns, *lost]) if other.lost_ns.get(role) or lost.get(role)]
     return {
@@ -123,18 +120,12 @@ def _incident(one: IncidentOutcome, other: IncidentOutcome, silent: Collection[s
 
 
 def _first_step_ns(one: IncidentOutcome) -> int | None:
-    """Return the time until the first step after an incident; None if no step is known, as of services.
-
-    `next_step_ns` is that of the re-formation then.
-    """
+    """Return the time until the first step after an incident; None if `next_step_ns` is that of the re-formation."""
     return one.next_step_ns if one.next_step_ns != one.re_formed_ns else None
 
 
 def _differences(expected: IncidentOutcome, one: IncidentOutcome) -> Iterator[str]:
-    """Yield the decisions about an incident that differ.
-
-    A job that ends before a step is reported has re-formed, and is not known to have recovered: that is no decision.
-    """
+    """Yield the decisions about an incident that differ; that a job ends before a step is reported is no decision."""
     for name, x, y in decision_differences(expected, one):
         if {x, y} != {"re-formed", "recovered"}:
             yield f"{name}: {value_text(x)} / {value_text(y)}"

@@ -57,8 +57,8 @@ def is_record(name: str) -> bool:
 class RecordFile:
     """A journal or trace, which is read line by line: a journal of days may be larger than memory.
 
-    Iterating yields the lines after the header, up to the first that cannot be used, which `bad` then names. Call
-    `finish` when everything before that line has been shown. A last line that a crash has cut off is left out.
+    Iterating yields the lines up to the first that cannot be used, which is then `bad`: call `finish` when all before
+    it has been shown. A last line that a crash has cut off is left out.
     """
 
     def __init__(self, path: Path) -> None:
@@ -97,10 +97,7 @@ class RecordFile:
         return lines
 
     def finish(self) -> None:
-        """If there is a bad line, print the error on stderr and exit with 2: all before it has been shown by now.
-
-        With --json too, the error goes to stderr: stdout has its one object already.
-        """
+        """Exit with 2 if there is a bad line, with its error on stderr: stdout may have its one JSON object already."""
         if self.bad is not None:
             fail(self.bad.with_help(help_for(self.bad, self.path)))
 
@@ -123,8 +120,7 @@ def help_for(bad: BadLine, path: Path) -> str:
 def replay_of(path: Path) -> tuple[RecordFile, Replay, list[Line]]:
     """Replay a record up to its end, or to the first line that cannot be used or replayed.
 
-    Returns:
-        The record, of which the caller has to call `finish` in the end; the replay; and the lines that are no events.
+    The caller has to call `finish` of the record in the end. The lines are those that are no events.
     """
     record = RecordFile(path)
     try:

@@ -33,8 +33,7 @@ def exit_code(outcome: str | None, *, is_broken: bool = False) -> int:
 class ProgressLine:
     """Context manager that shows the progress of a simulation in one line, and removes the line at the end.
 
-    The caller passes the method `tell` to a `Simulation`. The line appears after `AFTER_S` seconds of the clock, unless
-    `quiet`, or if the console (default: stderr) is no terminal.
+    The line appears after `AFTER_S` seconds, unless `quiet`, or if the console (default: stderr) is no terminal.
     """
 
     def __init__(
@@ -82,11 +81,7 @@ class ProgressLine:
 
 
 def simulated_summary(result: SimResult) -> dict[str, Any]:
-    """Return the summary of a simulation: that of its record, with what only the simulator knows.
-
-    That is steps, lost work, time by bucket, checkpoints that were not saved, and the time until steps go on after each
-    incident.
-    """
+    """Return the summary of a simulation's record, with steps, lost work and what else only a simulator knows."""
     summary = summary_of(result.job, result.lines)
     lines = [line for line in result.lines if isinstance(line, UnsavedLine)]
     keys = ("world", "step", "reason")

@@ -1,7 +1,6 @@
 """`flowdist simulate --explore`: many seeds, each with faults that the topology has to survive.
 
-The report has each kind of failure with the command that shows it again, and what the faults covered. Demands on
-simulated runs are here, too: a file of properties, bounds on the cost of failures, and liveness.
+Demands on simulated runs are here, too: a file of properties, bounds on the cost of failures, and liveness.
 """
 
 from __future__ import annotations
@@ -128,10 +127,9 @@ class Campaign(NamedTuple):
     collective: str | None  # what the peers of a dead worker do; None: each seed draws it
 
     def run(self) -> None:
-        """Try every seed, show what failed and how to see it again, and exit with 0, 3, or 130 if interrupted.
+        """Try every seed, those of the corpus first, show what failed, and exit with 0, 3, or 130 if interrupted.
 
-        Seeds that the corpus keeps are tried first; seeds that fail are added to it at once. The exit code is 3 for a
-        failure, or for a point (with --cover: also a phase) that a whole campaign never reached.
+        The exit code is 3 for a failure, or a point (with --cover: also a phase) that a whole campaign never reached.
         """
         corpus = Corpus(Path(self.options.corpus)) if self.options.corpus is not None else None
         known = corpus.open() if corpus is not None else []
@@ -221,10 +219,7 @@ def _campaign_dict(report: Any, target: str, options: list[str]) -> dict[str, An
 
 
 def _show_failures(report: Any, target: str, options: list[str], most: int | None) -> None:
-    """Print at most `KINDS_MAX` kinds of failures: the shortest plan, the events around the cause, the command for it.
-
-    `most` is the number of the last events that are shown; None: all.
-    """
+    """Print at most `KINDS_MAX` kinds of failures, each with `most` of its events (None: all) and its command."""
     kinds = kinds_of(report.failures)
     for failure, alike in kinds[:KINDS_MAX]:
         _show_failure(failure, alike, target, options, most)

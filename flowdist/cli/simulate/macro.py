@@ -111,11 +111,7 @@ class MacroRun(NamedTuple):
         sys.exit(1 if 1 in codes else max(codes))
 
     def cross_check(self) -> None:
-        """Simulate the same faults in both modes, show the difference, and exit with 0, or with 3 if they differ.
-
-        They differ if an outcome or a count differs for some seed, or if a bucket's share of the time differs by more
-        than `EQUAL_TO`.
-        """
+        """Simulate the same faults in both modes, show the difference, and exit with 0, or with 3 if they differ."""
         self._scope()  # refuses what macro mode cannot simulate
         if self.experiment.until_ns is None:
             raise FlowdistError("--cross-check needs an end", help="write --until 12h")
@@ -162,11 +158,7 @@ def _show_shares(faults: int, seeds: int, shares: dict[str, dict[str, float]]) -
 def _summary(
     scope: Scope, runs: Sequence[Outcome], results: Sequence[MacroResult], cpu_s: float, rates: Sequence[str]
 ) -> dict[str, Any]:
-    """Return estimates over all runs, and the summary of each run with the keys of `flowdist simulate`.
-
-    `results` are what macro mode knows of the runs besides. `cpu_s` is the CPU time of all runs in seconds. `rates` are
-    the names of the rates, whose faults may be rare.
-    """
+    """Return estimates over all runs, and each run with the keys of `flowdist simulate`; `rates` may hit rarely."""
     load = scope.role.workload
     restarts = sum(result.generations - 1 for result in results)
     between_ns = sum(result.now for result in results) / restarts if restarts else None

@@ -87,10 +87,7 @@ class OneRunOptions(NamedTuple):
 
 
 class _Job(NamedTuple):
-    """Topology of the command line as an experiment, and the scenario if one is named.
-
-    `problems` are the warnings about all of that.
-    """
+    """Topology of the command line as an experiment, its scenario if one is named, and warnings about all of it."""
 
     named: TopologyOptions
     scenario: Scenario | None
@@ -195,10 +192,7 @@ def _is_scenario(named: TopologyOptions) -> bool:
 
 
 def _read_job(named: TopologyOptions, faults: FaultOptions, one: OneRunOptions) -> _Job:
-    """Compile the topology or scenario of the command line, and read its faults.
-
-    Where both say something, the command line wins over the scenario; faults of both are joined.
-    """
+    """Compile the topology or scenario, over which the command line wins, and read and join the faults of both."""
     scenario, plans, seed, until = None, [], one.seed, one.until
     if _is_scenario(named):
         path = Path(named.target or "")
@@ -234,10 +228,7 @@ def _from_scenario(path: Path, scenario: Scenario, named: TopologyOptions) -> To
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Return the entries of nested tables with dotted keys: {"trainer": {"replicas": 2}} as "trainer.replicas".
-
-    Lists become texts with commas, as --set takes them.
-    """
+    """Return nested tables with dotted keys (`trainer.replicas`), lists as texts with commas, as --set takes them."""
     pairs: list[tuple[str, Any]] = []
     for key, value in table.items():
         text = ",".join(map(str, value)) if isinstance(value, list) else value
@@ -297,9 +288,8 @@ def _simulate(job: _Job, one: OneRunOptions, demands: Demands) -> None:
 def _show_result(result: Any, job: _Job, one: OneRunOptions, broken: Sequence[str]) -> NoReturn:
     """Show a simulated run, and exit; `broken` are demands that do not hold, in words.
 
-    The exit code is 0, 1 if the job failed, 3 if an expectation or a property does not hold, or 4 if the job had not
-    ended when the simulation did. A scenario whose expectations hold exits with 0, whether the job failed or not, and
-    whether it ended before the time at which the scenario stops.
+    The exit code is 0, 1 if the job failed, 3 if a demand does not hold, or 4 if the job had not ended at --until. A
+    scenario whose expectations hold exits with 0, even if the job failed or the scenario stops before its end.
     """
     scenario, cut, as_json = job.scenario, one.until, job.named.as_json
     wrong = [*(unmet(scenario.expect, result) if scenario is not None else []), *broken]
@@ -364,8 +354,7 @@ def _print_wrong(result: Any, scenario: Scenario | None, summary: dict[str, Any]
 def _difference(result: Any) -> str | None:
     """Return how the results of the user's models differ from those of a run without faults; None if they do not.
 
-    Only a job that has succeeded with models and faults is compared. If it differs, the run without faults is repeated,
-    to see whether the models do the same twice.
+    Only a job that has succeeded is compared. If it differs, the run without faults shows if models do the same twice.
     """
     if result.job.outcome != "succeeded" or not has_models(result.job.graph):
         return None

@@ -55,10 +55,7 @@ Line = list[Span]
 
 
 class Limits(NamedTuple):
-    """Greatest number of lines for each part of the text that has no natural limit.
-
-    The parts are recent decisions (`said`), unusual replicas and nodes, what the job waits for (`held_up`), and roles.
-    """
+    """Greatest number of lines for each part of the text that has no natural limit."""
 
     said: int = 6
     unusual: int = 8
@@ -70,21 +67,12 @@ TIGHTER = (Limits(), Limits(4, 6, 2), Limits(3, 4, 1, 20), Limits(1, 2, 1, 10), 
 
 
 def status_text(status: Status, *, state: str = "") -> str:
-    """Return the whole status as plain text.
-
-    Args:
-        status: The status.
-        state: The state to show instead of `status.state`, for a run that died before it could record its end. Empty:
-            no other.
-    """
+    """Return the whole status as text; `state` replaces that of a run that died before it could record its end."""
     return joined(plain(line) for line in status_lines(status, Limits(12, 20, 10, 1000), state=state))
 
 
 def fitted(status: Status, height: int) -> list[Line]:
-    """Return the status in at most `height` lines, for a terminal; in one line if `height` is 0 or less.
-
-    The parts are limited by the first entry of `TIGHTER` with which the whole fits. If none fits, the end is cut off.
-    """
+    """Return the status in at most `height` lines, at least one; what fits no entry of `TIGHTER` is cut off."""
     for limits in TIGHTER:
         lines = status_lines(status, limits)
         if len(lines) <= height:
@@ -188,10 +176,7 @@ def _in_words(phase: str, count: int, is_dead: bool) -> str:
 
 
 def _shown(role: RoleStatus) -> list[tuple[str, int]]:
-    """Return the phases of a role with their counts, as they are shown.
-
-    Waiting replicas beyond the target of the role wait for nothing, and are left out.
-    """
+    """Return the shown phases of a role with counts. Replicas beyond its target wait for nothing: they are left out."""
     shown = Counter({str(phase): count for phase, count in role.phases.items()})
     shown["waiting"] -= min(shown["waiting"], role.max_replicas - role.target)
     return [(phase, count) for phase, count in shown.items() if count]
@@ -203,10 +188,7 @@ def _up(role: RoleStatus) -> int:
 
 
 def _role_style(role: RoleStatus, is_dead: bool) -> str:
-    """Return the colour of a role's row: green for all wanted replicas, yellow for the minimum.
-
-    Below the minimum it is red, and without a colour before the first start. A role that is over is red if it failed.
-    """
+    """Return the colour of a role's row, by the replicas that are up; none before the first start."""
     up = _up(role) if not is_dead else 0
     if role.outcome is not None or up >= role.target:
         return "red" if role.outcome == "failed" else "green"

@@ -26,10 +26,7 @@ SHARE_MAX = 0.05  # of the time is spent on drawing at most
 
 
 class Pinned:
-    """Lines that stay at the bottom of a terminal (the picture), with other lines printed above them.
-
-    There is no picture before the first `show`.
-    """
+    """Lines at the bottom of a terminal (the picture, from the first `show` on), with others printed above them."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -49,10 +46,7 @@ class Pinned:
         return is_behind(sys.stderr)
 
     def print(self, line: str, style: str = "") -> None:
-        """Collect a line, to be printed above the picture at the next `flush`.
-
-        Its colours stay; see `worker_line` for the rest.
-        """
+        """Collect a line, to be printed above the picture at the next `flush`. Its colours stay; see `worker_line`."""
         line = worker_line(line)
         self._above.append(Text.from_ansi(line, style=style) if "\x1b" in line else Text(line, style=style))
 
@@ -74,21 +68,13 @@ class Pinned:
 
 
 def picture_of(lines: list[Line], mask: Callable[[str], str] = str) -> Text:
-    """Return the lines as one text for rich, each cut to the width of the terminal.
-
-    Args:
-        lines: The lines, with their styles.
-        mask: Return a text with the values of secrets hidden. By default nothing is hidden.
-    """
+    """Return the lines as one text for rich, each cut to the width of the terminal; `mask` hides secret values."""
     texts = (Text.assemble(*((one_line(mask(span.text)), span.style) for span in line)) for line in lines)
     return Text("\n", no_wrap=True, overflow="ellipsis").join(texts)
 
 
 class LiveView:
-    """Observer of a run that draws the status of the job on a terminal.
-
-    Drawing takes at most `SHARE_MAX` of the time, and happens every `PERIOD_S` seconds at most.
-    """
+    """Observer of a run that draws the status of the job on a terminal, at most every `PERIOD_S` seconds."""
 
     def __init__(self, pinned: Pinned, run_id: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._pinned, self._run_id, self._clock = pinned, run_id, clock

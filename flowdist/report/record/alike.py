@@ -1,8 +1,7 @@
 """Comparable time accounts of a simulation and of a record whose workers reported no progress.
 
-Such a record does not say what a restart cost a role: its time is unknown, or counts as productive, or its steps were
-counted and those done again count as well. The simulator knows the cost for its own workers. Shown side by side, the
-two would be different things under one name. Therefore the simulation is counted in the same way as the record.
+Such a record does not say what a restart cost a role, and the simulator knows it. Side by side, the two would be
+different things under one name, so the simulation is counted in the same way as the record.
 """
 
 from __future__ import annotations
@@ -26,31 +25,18 @@ from flowdist.report.record.spending import time_of
 
 
 def silent_roles(not_reported: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the roles whose workers reported no progress; flowdist may have counted their steps.
-
-    Args:
-        not_reported: By role, the kinds of reports that its workers never made.
-    """
+    """Return the roles whose workers reported no progress; flowdist may have counted their steps."""
     return [name for name, unsaid in not_reported.items() if "progress" in unsaid or "step numbers" in unsaid]
 
 
 def count_alike(
     summary: dict[str, Any], header: Header, lines: Iterable[Line], spent: Spent, not_reported: dict[str, list[str]]
 ) -> None:
-    """Change the summary of a simulation so that it says only what the record can say about the same roles.
+    """Change the summary of a simulation in place so that it says only what the record can say about the same roles.
 
-    Roles without progress reports in the record lose their steps and lost work; their times, and with them the goodput,
-    are counted as a timesheet counts them without these reports. Without such roles nothing changes.
-
-    Args:
-        summary: The summary of the simulation, which is changed in place.
-        header: Header of the trace of the simulation.
-        lines: The other lines of the trace.
-        spent: Where the time went, as the simulator knows it. It stays for all other roles.
-        not_reported: The kinds of reports that the workers of the record never made, by role.
-
-    Raises:
-        ReplayError: if the trace does not replay.
+    Roles without progress reports in the record lose their steps and lost work, and their times and goodput are
+    counted without these reports. For all others `spent` stays, as the simulator knows it. A trace that does not
+    replay raises ReplayError.
     """
     silent = [name for name in silent_roles(not_reported) if name in spent]
     if not silent:
@@ -72,8 +58,8 @@ def count_alike(
 def without_saving(line: Line, roles: Collection[str]) -> Line | None:
     """Return the line without its event if that is about the saving of one of the roles; None if it may stay as it is.
 
-    Workers of these roles report a part of their saving only, such as the commit. With it, some of the time of a
-    checkpoint would count as saving, and most of it as work.
+    Workers of these roles report a part of their saving only, such as the commit: most of a checkpoint would count as
+    work.
     """
     if not isinstance(line, Record) or not isinstance(line.event, ReplicaSpent) or line.event.on != "saving":
         return None
@@ -83,10 +69,8 @@ def without_saving(line: Line, roles: Collection[str]) -> Line | None:
 def as_in_record(spent: Spent, untold: Collection[str], unsaved: Collection[str]) -> Spent:
     """Return the time accounts of a simulation, counted as those of a record in which workers report less.
 
-    Args:
-        spent: The accounts.
-        untold: Roles that report no saving: it counts as work.
-        unsaved: Roles that never committed a checkpoint: what they have done at the end counts as kept.
+    The saving of `untold` roles counts as work. Roles in `unsaved` never committed a checkpoint: their work counts as
+    kept.
     """
     counted = {name: dict(buckets) for name, buckets in spent.items()}
     buckets: tuple[tuple[Bucket, Collection[str]], ...] = (("checkpoint", untold), ("unsaved at the end", unsaved))
@@ -99,10 +83,7 @@ def as_in_record(spent: Spent, untold: Collection[str], unsaved: Collection[str]
 
 
 def _as_reported(line: Line, not_reported: Mapping[str, Sequence[str]]) -> Line:
-    """Return the line; without its event if that is a report which the workers of the record never made.
-
-    Where the steps of the workers were counted, a report of a step becomes a count.
-    """
+    """Return the line without its event if it is a report that was never made; where steps were counted, a count."""
     if not isinstance(line, Record) or not isinstance(
         line.event, ReplicaProgressed | ReplicaStepped | CheckpointOffered
     ):

@@ -1,7 +1,6 @@
 """Difference of two records: the first line that is not the same in both, and the decision of each controller there.
 
-Headers are not compared as lines, since each run has its own name. Their differences are listed by themselves: another
-graph or another seed is often the whole explanation.
+Headers differ in the name of the run, so their differences are listed apart: a graph or a seed often explains all.
 """
 
 from __future__ import annotations
@@ -32,10 +31,9 @@ TEXT_MAX = 240
 
 
 class Divergence(NamedTuple):
-    """Result of comparing the records `a` and `b`.
+    """Result of comparing the records `a` and `b`, with the kind of their first difference (`what`, empty for none).
 
     `at` is the index of the first line that differs, the header not counted, or the number of lines if none does.
-    `what` is the kind of the difference, and empty for none.
     """
 
     a: WholeRecord
@@ -51,13 +49,7 @@ class Divergence(NamedTuple):
 
 
 def divergence(a: WholeRecord, b: WholeRecord, *, times: bool = True) -> Divergence:
-    """Compare two records, and return the first difference of their lines, and all differences of their headers.
-
-    Args:
-        a: One record.
-        b: The other one.
-        times: Whether the same event at another time counts as a difference.
-    """
+    """Return the first difference of the lines of two records, whose `times` may count, and all of their headers."""
     one, other = (msgspec.structs.replace(side.header, began_at="") for side in (a, b))  # no two runs have the same
     headers = _differences(to_builtins(one), to_builtins(other))
     for at, lines in enumerate(zip(a.lines, b.lines, strict=False)):
@@ -127,12 +119,7 @@ def _short(value: Any) -> str:
 
 
 def divergence_of(found: Divergence, context: int) -> dict[str, Any]:
-    """Return the result of a comparison as plain values, for --json.
-
-    Args:
-        found: What `divergence` returned.
-        context: The number of lines shown before and after the first that differs.
-    """
+    """Return the result of a comparison as plain values, for --json, with `context` lines before and after it."""
     return {
         "equal": found.is_none,
         "what": found.what,
@@ -160,8 +147,7 @@ def _side(side: WholeRecord, at: int, context: int) -> dict[str, Any]:
 def reason_at(side: WholeRecord, at: int) -> str:
     """Return why a record has the line at the index `at`: the controller's reason, or the fault or unsaved checkpoint.
 
-    If that line says nothing, the result is the last text before it, introduced as such. Beyond the end, that of the
-    last line counts.
+    If that line says nothing, the result is the last text before it, introduced as such.
     """
     for number in range(min(at, len(side.lines) - 1), -1, -1):
         line = side.lines[number]
@@ -178,13 +164,7 @@ def reason_at(side: WholeRecord, at: int) -> str:
 
 
 def divergence_text(found: Divergence, context: int, *, is_kept: bool = True) -> str:
-    """Return the result of a comparison for people: what is the same, and both sides where they differ.
-
-    Args:
-        found: What `divergence` returned.
-        context: The number of lines shown before and after the first that differs.
-        is_kept: Whether there is a file of the name of the first record.
-    """
+    """Return the result of a comparison for people; `is_kept`: there is a file of the name of the first record."""
     a, b = found.a, found.b
     lines = []
     if found.headers:

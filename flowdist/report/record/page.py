@@ -25,12 +25,9 @@ HOW = ("alive", "succeeded", "failed", "stopped", "lost")
 
 
 def timeline_page(timeline: Timeline, *, is_live: bool = False, mask: Callable[[str], str] = str) -> str:
-    """Return the whole HTML file of a timeline: the same text for the same record.
+    """Return the whole HTML file of a timeline: the same text for the same record; `mask` hides the values of secrets.
 
-    Args:
-        timeline: The timeline.
-        is_live: The page asks the server that it comes from for what is new, and for logs.
-        mask: Hides the values of secrets in a text.
+    A live page asks the server that it comes from for what is new, and for logs.
     """
     folder = files("flowdist.report.record")
     name = timeline.header.graph.name
@@ -53,10 +50,7 @@ def timeline_page(timeline: Timeline, *, is_live: bool = False, mask: Callable[[
 
 
 def summary_line(timeline: Timeline) -> str:
-    """Return the outcome and the counts of a timeline in one line.
-
-    An example is `succeeded after 12m11s: ...; 2 incidents, 1 fault, 11 attempts, 6m14s of work lost`.
-    """
+    """Return outcome and counts: `succeeded after 12m11s: ...; 2 incidents, 11 attempts, 6m14s of work lost`."""
     job = timeline.job
     outcome = f"{job.outcome or 'unfinished'} after {rounded(timeline.end_ns / 1e9)}"
     if job.ending_reason:
@@ -96,7 +90,7 @@ def _notice(timeline: Timeline) -> str:
 def page_data(timeline: Timeline) -> dict[str, Any]:
     """Return the data for `page.js`: lists of rows, whose columns the script knows by their position.
 
-    In the rows, nodes, roles, worlds, replicas and decisions are numbers: their positions in the lists of the data.
+    Nodes, roles, worlds, replicas and decisions in rows are numbers: their positions in the lists of the data.
     """
     job = timeline.job
     index = _Index(timeline)

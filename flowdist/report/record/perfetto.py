@@ -1,8 +1,7 @@
 """Timeline in the trace format of Chrome, which ui.perfetto.dev opens.
 
-A node is a process and a replica a thread of it. Attempts are slices with their phases inside; faults, decisions and
-checkpoints are instants; incidents, lost and unsaved work are async slices, which may overlap. Process 0 is the job as
-a whole: its threads are the generations of each world and the decisions.
+A node is a process and a replica a thread of it; process 0 is the job as a whole. Incidents, lost and unsaved work are
+async slices, which may overlap.
 """
 
 from __future__ import annotations
@@ -24,12 +23,7 @@ AT_JOB: Event = {"pid": JOB, "tid": DECISIONS}
 
 
 def perfetto_json(timeline: Timeline, mask: Callable[[str], str] = str) -> bytes:
-    """Return the whole trace file of a timeline: the same bytes for the same record.
-
-    Args:
-        timeline: The timeline.
-        mask: Hides the values of secrets in a text.
-    """
+    """Return the whole trace file of a timeline: the same bytes for the same record; `mask` hides secret values."""
     name = timeline.header.graph.name
     content = {
         "displayTimeUnit": "ms",

@@ -14,15 +14,10 @@ SHOWN_MIN = 0.0005  # share of the time of tasks: smaller buckets are left out o
 
 
 def time_of(graph: RoleGraph, spent: Spent) -> dict[str, Any]:
-    """Return the time accounts as plain values, for the summary.
+    """Return the time accounts as plain values, for the summary; `goodput` is that of the tasks without unknown time.
 
-    For each role `time_ns` adds up to wall time x replicas, by bucket without zeros; `time_s` is the same in seconds.
-    `tasks` names the tasks. `goodput` is that of the tasks without unknown time; None if that is none of them, or none
-    of these has had any time.
-
-    Args:
-        graph: The topology.
-        spent: Nanoseconds by role and bucket.
+    For each role `time_ns` adds up to wall time x replicas, without zeros. No goodput (None): no such task had any
+    time.
     """
     tasks = [spec.name for spec in graph.roles if spec.kind == "task"]
     times = {
@@ -37,10 +32,9 @@ def time_of(graph: RoleGraph, spent: Spent) -> dict[str, Any]:
 
 
 def time_of_run(graph: RoleGraph, sheet: Timesheet) -> dict[str, Any]:
-    """Return `time_of` for a real run, its lost work, and the kinds of reports that its workers never made.
+    """Return `time_of` for a real run, its lost work in seconds by role, and the kinds of reports never made by role.
 
-    `lost_work_s` is the lost work in seconds by role: the time of its worlds, as in a simulation, however many replicas
-    each has. `not_reported` has the kinds of reports by role; roles that never worked are not listed there.
+    Lost work is the time of a role's worlds, as in a simulation. Roles that never worked are not in `not_reported`.
     """
     values = time_of(graph, sheet.spent())
     work = ("productive", "lost work", "unknown")
@@ -53,12 +47,8 @@ def time_of_run(graph: RoleGraph, sheet: Timesheet) -> dict[str, Any]:
 def goodput_line(summary: Mapping[str, Any]) -> str:
     """Return the goodput and where the other time of tasks went; empty if no task has had any time.
 
-    An example is `goodput 93.1 %; start-up 4.0 %, lost work 2.9 %`. Buckets below 0.05 % are left out. All of it is
-    that of the tasks without unknown time; the others are named. A job that has failed without a report of progress
-    may never have made a step, so its goodput is not known.
-
-    Args:
-        summary: The values of `time_of` or `time_of_run`, with the outcome of the job if it is over.
+    An example is `goodput 93.1 %; start-up 4.0 %, lost work 2.9 %`. Tasks with unknown time are named only. A job that
+    has failed without a report of progress may never have made a step, so its goodput is not known.
     """
     known = known_tasks(summary["tasks"], summary["time_ns"])
     unknown = ", ".join(name for name in summary["tasks"] if name not in known)
@@ -88,11 +78,7 @@ def _other_parts(times: Iterable[Mapping[str, int]]) -> list[str]:
 
 
 def not_reported_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Return one line for each role that did not report its work: what is unknown, and how its time is counted.
-
-    Args:
-        summary: The values of `time_of_run`.
-    """
+    """Return one line for each role that did not report its work: what is unknown, and how its time is counted."""
     lines = []
     for name, unsaid in summary.get("not_reported", {}).items():
         if "step numbers" in unsaid:

@@ -22,12 +22,7 @@ NOT_SHOWN = frozenset({"graph", "spec"})  # the header has them
 
 
 def state_of(job: JobState, record: Record | None) -> dict[str, Any]:
-    """Return every field of the state as plain values, the event that led to it, and what the job waits for.
-
-    Args:
-        job: The state.
-        record: The last event that the controller handled; None before the first.
-    """
+    """Return all of the state as plain values, the last handled event (None before the first), and what is awaited."""
     return {
         "n": record.n if record is not None else 0,
         "t_ns": job.now,
@@ -38,11 +33,7 @@ def state_of(job: JobState, record: Record | None) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of the state with plain types for JSON.
-
-    Names become strings, ordered sets lists, structs and dataclasses dicts of their fields. A value of another type
-    becomes the name of its type.
-    """
+    """Return a value of the state with plain types for JSON; one of an unknown type becomes the name of its type."""
     match value:
         case ReplicaId():
             return str(value)
@@ -65,20 +56,12 @@ def _plain(value: Any) -> Any:
 
 
 def _field(value: Any, type_name: str) -> Any:
-    """Return a field of a dataclass as plain values; an ordered set (a dict to None) becomes a list.
-
-    The name of the field's type tells: an empty ordered set becomes a list too.
-    """
+    """Return a field of a dataclass as plain values. By its type's name, an ordered set (a dict to None) is a list."""
     return [_plain(key) for key in value] if type_name.endswith(", None]") else _plain(value)
 
 
 def state_text(job: JobState, record: Record | None) -> str:
-    """Return the state for people: the event, roles, replicas, nodes, incidents, deadlines, and what is waited for.
-
-    Args:
-        job: The state.
-        record: The last event that the controller handled; None before the first.
-    """
+    """Return the state for people, after its last event (None before the first)."""
     lines = list(event_lines(record)) if record is not None else ["before the first event"]
     lines += ["", _heading(job)]
     for part in (_worlds, _replicas, _nodes, _budgets, _incidents, _deadlines, _waiting):

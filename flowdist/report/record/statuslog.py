@@ -47,12 +47,7 @@ def _row(time: str, n: int | str, mark: str, world: tuple[object, ...], replicas
 
 
 def log_line(job: JobState, line: Line) -> Iterator[str]:
-    """Yield the log line of an event, a fault or an unsaved checkpoint; nothing for a header.
-
-    Args:
-        job: The state right after the event, or at the time of the fault.
-        line: The line of the record.
-    """
+    """Yield the log line of an event, fault or unsaved checkpoint, by the state after it; nothing for a header."""
     if isinstance(line, FaultLine):
         text = one_line(f"{line.spec} hits {line.target}")
         yield _row(stamp(line.t_ns), "", "f", NO_WORLD, " " * len(_replicas(job)), text)
@@ -97,11 +92,7 @@ _MARKS = {kind: mark for mark, kinds in _KINDS.items() for kind in kinds}
 
 
 def _followed(line: Record) -> str:
-    """Return the capitals of the log for what the controller did after an event, such as `IS`; empty for nothing.
-
-    They stand for an incident, the end of the job, an opened store, a started and a stopped replica, in this order of
-    importance; the first two at most are returned.
-    """
+    """Return the capitals of the log for what followed an event: the two most important, in the order `I E G S X`."""
     kinds = {type(effect) for effect in line.effects}
     found = "I" if any(f"; {does} " in line.reason for does in ("restarting", "re-forming", "stopping")) else ""
     letters = {FinishJob: "E", OpenStore: "G", StartReplica: "S", StopReplica: "X"}

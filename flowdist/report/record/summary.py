@@ -1,7 +1,4 @@
-"""Summary of a run, real or simulated, on one page.
-
-The summary is computed from the last state of the controller, live or replayed, and from the lines of the record.
-"""
+"""Summary of a run, real or simulated, on one page: from the controller's last state and the lines of the record."""
 
 from __future__ import annotations
 
@@ -24,12 +21,7 @@ ROW = 4  # of so many replicas in a row, and more, only the first and the last a
 
 
 def summary_of(job: JobState, lines: Sequence[Line]) -> dict[str, Any]:
-    """Return the summary as plain values, for --json, for expectations and for tests.
-
-    Args:
-        job: The last state.
-        lines: The lines of the record, of which only injected faults are used.
-    """
+    """Return the summary as plain values, for --json, for expectations and for tests; of `lines` only faults count."""
     return {
         "outcome": job.outcome,
         "reason": job.ending_reason,
@@ -84,12 +76,7 @@ def _seconds(ns: int | None) -> float | None:
 
 
 def summary_text(summary: dict[str, Any], *, brief: bool = False) -> str:
-    """Return the summary for people, as `run` and `simulate` show it at the end.
-
-    Args:
-        summary: The values of `summary_of`, and where they are known those of `time_of`.
-        brief: Show where the time went in one line instead of a table.
-    """
+    """Return the values of `summary_of`, and of `time_of` where known, as text; `brief`: time is one line, no table."""
     lines = [f"{(summary['outcome'] or 'unfinished').upper()} after {rounded(summary['lasted_s'])}"]
     if summary["reason"]:
         lines[0] += f": {summary['reason']}"
@@ -122,10 +109,7 @@ def _roles(summary: dict[str, Any]) -> list[str]:
 
 
 def _lost_work_s(summary: dict[str, Any], name: str) -> float | None:
-    """Return the lost work of a role, in seconds of its worlds; None if that is not known.
-
-    A simulation knows it for each task. In a real run it is known for tasks that report the numbers of their steps.
-    """
+    """Return the lost work of a role in seconds of its worlds; None: unknown, as without step numbers in a real run."""
     if _is_simulated(summary):
         seconds: float | None = summary["roles"][name].get("lost_work_s")
         return seconds
@@ -161,10 +145,7 @@ def _incidents(summary: dict[str, Any]) -> list[str]:
 
 
 def _time_rows(times: dict[str, dict[str, float]]) -> list[tuple[str, ...]]:
-    """Return the rows of a table with the share of each bucket in each role's time, in per cent.
-
-    Buckets below 0.1 % in every role are left out.
-    """
+    """Return the rows of a table with each bucket's share of roles' times; below 0.1 % in all, it is left out."""
     totals = {name: sum(spent.values()) or 1.0 for name, spent in times.items()}
     buckets = dict.fromkeys(bucket for spent in times.values() for bucket in spent)
     shown = [b for b in buckets if any(spent.get(b, 0) / totals[name] >= 0.001 for name, spent in times.items())]

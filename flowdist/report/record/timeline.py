@@ -1,7 +1,6 @@
 """Timeline of a run or a simulation: attempts with their phases, generations, incidents, faults and nodes.
 
-The timeline is built from a replay of the record, by the changes of the replayed state. It ends at the first event that
-does not replay: later lines would describe another state.
+It is built from a replay, and ends at the first event that does not replay: later lines would tell of another state.
 """
 
 from __future__ import annotations
@@ -38,10 +37,7 @@ _SHOWN = (fx.OpenStore, fx.StartReplica, fx.StopReplica)
 
 @dataclass(slots=True)
 class Attempt:
-    """One attempt of a replica: where it ran, when it changed its phase, and how and why it ended.
-
-    Times are nanoseconds since the start of the job, None for never. Decisions are numbers of events.
-    """
+    """One attempt of a replica. Times are ns since the job's start, None for never; decisions are numbers of events."""
 
     replica: ReplicaId
     number: int
@@ -63,10 +59,7 @@ class Attempt:
     is_unsaved: bool = False  # nothing does that work again, because the job ended
 
     def phases(self, end_ns: int) -> list[tuple[str, int, int]]:
-        """Return the phases of the attempt with their begin and end (ns); the last one ends at `end_ns`.
-
-        The phases are `starting`, `running`, `ready` and `stopping`; those that the attempt did not reach are left out.
-        """
+        """Return the phases that the attempt reached, with their begin and end (ns); the last one ends at `end_ns`."""
         begun = [("starting", self.started_ns), ("running", self.running_ns), ("ready", self.ready_ns)]
         known = [(phase, ns) for phase, ns in [*begun, ("stopping", self.stopping_ns)] if ns is not None]
         ends = [ns for _, ns in known[1:]] + [end_ns]
@@ -75,11 +68,7 @@ class Attempt:
 
 @dataclass(slots=True)
 class Generation:
-    """Generation of a world, from the choice of its members to its end.
-
-    Times are nanoseconds since the start of the job; `to_ns` is None if the generation has not ended. `formed_by` is
-    the number of the event that led to it.
-    """
+    """Generation of a world, from the choice of its members (by the event `formed_by`) to its end, if that has come."""
 
     world: WorldName
     number: int
@@ -122,8 +111,7 @@ class Presence:
 class Timeline:
     """Timeline of a record. `job` is the replayed state at its end, and `end_ns` the time of the last line.
 
-    `differs_at` is the number of the first event with other orders than a replay's, with which the timeline ends; None
-    if there is none.
+    It ends with the event `differs_at`, the first with other orders than a replay's; None if there is none.
     """
 
     header: Header
@@ -148,10 +136,7 @@ class Timeline:
         return sorted(self.job.node_order, key=lambda name: self.job.node_order[name])
 
     def hit(self, fault: FaultLine) -> tuple[NodeName | None, ReplicaId | None]:
-        """Return the node that a fault hit, and the replica if it hit one.
-
-        Both are None if the fault hit neither, such as one of the controller, or a replica that had not started yet.
-        """
+        """Return the node and replica that a fault hit; None for both: the controller, or a replica not started yet."""
         if fault.target in self.job.node_order:
             return fault.target, None
         name = fault.target.partition("/attempt_")[0]  # a real worker is named after its folder
@@ -160,16 +145,7 @@ class Timeline:
 
 
 def timeline_of(header: Header, lines: Iterable[Line], source: str = JOURNAL) -> Timeline:
-    """Build the timeline of a record, up to the first event that does not replay.
-
-    Args:
-        header: The header of the record.
-        lines: The other lines.
-        source: The file of the record, for messages.
-
-    Raises:
-        BadLine: An event cannot be replayed.
-    """
+    """Build the timeline of a record, up to the first event that does not replay; one that cannot is a BadLine."""
     builder = _Builder(header, source)
     for line in lines:
         if not isinstance(line, Record):
@@ -210,10 +186,7 @@ class _Builder:
             self.timeline.end_ns = max(self.timeline.end_ns, line.t_ns)
 
     def hear(self, line: Record) -> bool:
-        """Add one event to the timeline, and return whether it replays; one that does not is not added.
-
-        Other words in messages, as another version had, are no difference: the timeline shows those of the record.
-        """
+        """Add one event to the timeline if it replays, and return that. Other words in messages are no difference."""
         self._curves.look(line.t_ns)
         difference = self._replay.hear(line)
         self.timeline.end_ns = line.t_ns
@@ -373,10 +346,7 @@ class _Builder:
 
 
 def _how(event: ev.Event, attempt: Attempt, replica: Replica, kind: RoleKind) -> How:
-    """Return how an attempt has ended by this event: `succeeded`, `failed`, `stopped` or `lost`.
-
-    For an agent that connects again, its inventory says how the attempt ended meanwhile.
-    """
+    """Return how an attempt has ended by this event; if its agent connects again, by the inventory of that agent."""
     if isinstance(event, ev.NodeJoined):
         items = [item for item in event.inventory if (item.replica, item.attempt) == (attempt.replica, attempt.number)]
         event = next((item.exited for item in items if item.exited is not None), event)

@@ -16,10 +16,7 @@ ROW = 4  # so many checkpoints in a row, and more, share a line
 
 
 def trace_lines(lines: Iterable[Line]) -> Iterator[str]:
-    """Yield the record as lines of text with their times: decisions, faults, unsaved checkpoints, starts and ends.
-
-    A line of the record without any of these yields nothing.
-    """
+    """Yield the record as lines of text: its decisions, faults, unsaved checkpoints, starts and ends, with times."""
     return (text for line in lines for text, _ in _rows(line))
 
 
@@ -43,10 +40,7 @@ def stamp(ns: int) -> str:
 
 
 def _texts(record: Record) -> Iterator[tuple[str, bool]]:
-    """Yield what an event and its effects have to tell, each without the time, and whether it is loud.
-
-    Nothing is yielded if they have no consequence.
-    """
+    """Yield the consequences of an event and its effects, if any, without the time, and whether each text is loud."""
     event = record.event
     if isinstance(event, ReplicaExited) and event.kind is None:
         yield f"{event.replica} finished", False
@@ -75,10 +69,7 @@ def event_lines(line: Line) -> Iterator[str]:
 
 
 def event_text(record: Record) -> str:
-    """Return an event in short: its type, and those of its fields that say something.
-
-    An example is `ReplicaExited replica=trainer/1 attempt=1 kind=exit`. Fields that are None, empty or 0 are left out.
-    """
+    """Return an event as `ReplicaExited replica=trainer/1 attempt=1 kind=exit`, without fields that say nothing."""
     event = record.event
     fields = {name: getattr(event, name) for name in event.__struct_fields__ if name not in NOT_SHOWN}
     parts = [f"{name}={value}" for name, value in fields.items() if value not in (None, "", 0, ())]
@@ -86,15 +77,7 @@ def event_text(record: Record) -> str:
 
 
 def shown_lines(lines: Iterable[Line], most: int) -> list[str]:
-    """Return the lines of `trace_lines`, shortened so that what went wrong stays visible.
-
-    Checkpoints in a row share a line. If the record is still too long, only the beginning and the end are shown, and
-    the faults and incidents between them.
-
-    Args:
-        lines: The record.
-        most: The number of lines. Faults and incidents between beginning and end may be as many again.
-    """
+    """Return the lines of `trace_lines`, shortened to about `most`, and as many faults and incidents in between."""
     texts = [(text, is_loud, line) for line in lines for text, is_loud in _rows(line)]
     if len(texts) <= most:
         return [text for text, _, _ in texts]

@@ -1,11 +1,8 @@
-"""Explanation of one failure: what would restart, stop and continue, as the controller itself says.
+"""Explanation of one failure: what would restart, stop and continue, as the controller says in rehearsals.
 
-The failure happens in rehearsals of the job (`rehearsal.py`, `happening.py`). This module tells what was seen there as
-plain values and as text, and decides nothing.
-
-The topology does not say when the failure happens. What has to succeed before the failing role starts has succeeded by
-then. A role that waits for the success of others may run by then or not, so the failure is rehearsed once for each
-moment at which one more such role runs. What restarts only at some of these moments is told with the condition.
+The topology does not say when the failure happens. A role that waits for the success of others may run by then or not,
+so the failure is rehearsed once for each moment at which one more such role runs. What restarts only at some of these
+moments is told with the condition.
 """
 
 from __future__ import annotations
@@ -53,11 +50,7 @@ class Explainer:
         self.healthy = Rehearsal(graph)
 
     def explain(self, failing: Failing) -> dict[str, Any]:
-        """Return the explanation of a failure as plain values, for --json and for tests; durations are in seconds.
-
-        Raises:
-            FlowdistError: A node is to fail, and the job does not fit its nodes.
-        """
+        """Return the explanation of a failure as plain values; FlowdistError: the job does not fit nodes that fail."""
         if failing.kind == "controller":
             return _taken_over(self.graph, failing)
         job = self.healthy.job
@@ -83,10 +76,7 @@ class Explainer:
 
 
 def _seen(healthy: Rehearsal, failing: Failing, succeeded: frozenset[str]) -> Seen:
-    """Return what the failure leads to when these roles have succeeded, in a copy of the rehearsal.
-
-    Nothing is hit if the job is over by then, because it waits for no other role.
-    """
+    """Return what the failure leads to once these roles have succeeded, in a copy; no hit if the job is over then."""
     rehearsal = healthy.copy()
     rehearsal.succeed(succeeded)
     return happen(rehearsal, failing)
@@ -115,11 +105,7 @@ def _empty(failing: Failing) -> dict[str, Any]:
 
 
 class _Explanation:
-    """Explanation of what was seen at several moments, the earliest first.
-
-    The job may fail at one moment and not at another. Then `main`, which most of the explanation tells of, is the first
-    moment at which it does not fail.
-    """
+    """Explanation of what was seen at several moments; `main` is the first at which the job does not fail, if any."""
 
     def __init__(self, graph: RoleGraph, table: RestartTable, failing: Failing, moments: list[Seen]) -> None:
         self.graph, self.table, self.failing, self.moments = graph, table, failing, moments
@@ -230,10 +216,9 @@ class _Explanation:
         return "role" if self.graph.role(role).gang or restarted - hit or whole else "replica"
 
     def _verdict(self, role: str) -> dict[str, Any]:
-        """Return the verdict that is shown for a role, out of the verdicts on its replicas.
+        """Return the verdict that is shown for a role: on the last replica that is charged or finds the budget used up.
 
-        That is the verdict on the last replica that is charged or finds the budget used up; else that on the first that
-        does not restart, or on the last one.
+        Else it is the verdict on the first that does not restart, or on the last one.
         """
         spec, those = self.graph.role(role), self.hits[role]
         ends = next((each for each in those if each.verdict.action != "restart"), those[-1])
@@ -350,11 +335,7 @@ class _Explanation:
 
 
 def explanation_text(told: dict[str, Any]) -> str:
-    """Return the text for the terminal of an explanation, section by section; empty sections are left out.
-
-    Args:
-        told: What `Explainer.explain` returned.
-    """
+    """Return the text for the terminal of what `Explainer.explain` returned; empty sections are left out."""
     restarts = [e | {"because": e["because"] + (f", {e['if']}" if e["if"] else "")} for e in told["restarts"]]
     verdicts = [entry | {"who": entry["role"]} for entry in told["verdicts"]]
     untouched = [*told["spared"], *(entry for entry in told["goes_on"] if not entry["told"])]

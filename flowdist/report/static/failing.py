@@ -1,8 +1,7 @@
 """Parser of `flowdist explain --fail`: which replica, role or node fails, and how. A failure has no time.
 
     TARGET[:KIND[=ARG]]        ps/0   ps   all   node1   zone=a   controller   ps/0:oom   ps/0:exit=2   zone=a:drain
-
-The words are those of the fault grammar and of `On(...)`. The result is plain data.
+The words are those of the fault grammar and of `On(...)`.
 """
 
 from __future__ import annotations
@@ -20,11 +19,7 @@ NODE_KINDS = ("kill", "lost", "leave", "drain", "preempt")
 
 
 class Failing(NamedTuple):
-    """One failure, parsed from `spec`. `how` tells it in words for people.
-
-    `role` is empty if nodes or the controller fail; `number` None means every replica of the role. A drained node has
-    not failed: no rule of a policy applies to it.
-    """
+    """One failure in words (`how`), of a role's replicas (`number` None: all), of nodes, or of the controller."""
 
     spec: str
     kind: FailureKind | Literal["drained", "controller"]
@@ -42,11 +37,7 @@ class Failing(NamedTuple):
 
 
 def parse_failings(text: str, graph: RoleGraph) -> list[Failing]:
-    """Return the failures that a text names: one for each role if the target is `all`, else one.
-
-    Raises:
-        FlowdistError: if the text cannot be read, or names something that is not in the topology.
-    """
+    """Return the failures that a text names, one for each role if the target is `all`, else one; or FlowdistError."""
     target, colon, kind = text.partition(":")
     if target != "all":
         return [parse_failing(text, graph)]
@@ -54,13 +45,7 @@ def parse_failings(text: str, graph: RoleGraph) -> list[Failing]:
 
 
 def parse_failing(text: str, graph: RoleGraph) -> Failing:
-    """Return the failure that a text names; the target `all` is not known here.
-
-    A topology without nodes has one, `node0`: this machine.
-
-    Raises:
-        FlowdistError: if the text cannot be read, or names something that is not in the topology.
-    """
+    """Return the failure that a text names, without `all`; where no nodes are given, `node0` is this machine."""
     _refuse_times(text)
     target, colon, kind_text = text.partition(":")
     nodes = [node.name for node in graph.cluster.nodes] if graph.cluster.given else ["node0"]

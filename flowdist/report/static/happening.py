@@ -27,33 +27,19 @@ class Hit(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """Consequences of a failure in one rehearsal.
+    """Consequences of a failure in one rehearsal."""
 
-    Attributes:
-        before: The replicas that run before the failure.
-        hits: The replicas that fail.
-        kept: The replicas that go on with the same attempt.
-        restarted: Those that start again, or will as soon as they find room.
-        ended: Replicas that the controller has ended for good, those included that have never run.
-        stops: The orders to stop, in order.
-        waves: The orders to start again, by wave; of what finds no room, those that follow when the nodes are back.
-        charges: The role and the level of the budget of each incident that is charged.
-        refused: The controller's reasons for refusing to drain nodes.
-        failed_for: The reason for which the job fails; empty: it does not.
-        job: The state afterwards.
-    """
-
-    before: Running
+    before: Running  # what runs before the failure
     hits: list[Hit]
-    kept: Running
-    restarted: Running
-    ended: Running
-    stops: list[StopReplica]
-    waves: list[list[StartReplica]]
-    charges: list[tuple[str, int]]
-    refused: list[str]
-    failed_for: str
-    job: JobState
+    kept: Running  # these go on with the same attempt
+    restarted: Running  # these start again, or will as soon as they find room
+    ended: Running  # for good, by the controller; those included that have never run
+    stops: list[StopReplica]  # in order
+    waves: list[list[StartReplica]]  # of what finds no room, those that follow when the nodes are back
+    charges: list[tuple[str, int]]  # the role and the level of the budget of each incident that is charged
+    refused: list[str]  # the controller's reasons for refusing to drain nodes
+    failed_for: str  # the reason for which the job fails; empty: it does not
+    job: JobState  # afterwards
 
     def is_over(self, role: str) -> bool:
         """Return whether the role can open no gate any more: it has ended for good, or too few of it are left."""
@@ -127,10 +113,7 @@ def _end_of(job: JobState, replica: Replica, failing: Failing) -> ev.Event:
 
 
 def _fail_nodes(rehearsal: Rehearsal, failing: Failing) -> list[Hit]:
-    """Let the nodes be lost or preempted at one moment, or be drained one after the other; return what runs there.
-
-    A node of which the controller refuses the drain is not hit.
-    """
+    """Let the nodes be lost or preempted at one moment, or drained in turn; return the hits, without refused drains."""
     job = rehearsal.job
     hits: dict[ReplicaId, Hit] = {}
     placed = {node: [job.replicas[name] for name in job.nodes[node].replicas] for node in failing.nodes}

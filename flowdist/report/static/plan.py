@@ -16,15 +16,9 @@ from flowdist.report.table import table
 
 
 def plan_of(graph: RoleGraph, python: str = "python", ours: str = "") -> dict[str, Any]:
-    """Return the plan as plain values, for --json and for tests.
+    """Return the plan as plain values: `waves` of starts, `placement` by replica, `starts` in words, `restarts`.
 
-    The keys are `waves` (of starts), `placement` (the node of each replica), `starts` (warm or cold, in words) and
-    `restarts` (the restart table).
-
-    Args:
-        graph: The topology.
-        python: The interpreter that `python` means in commands.
-        ours: The interpreter that runs flowdist; empty for the same.
+    `python` is the interpreter that this word means in commands, `ours` the one of flowdist; empty for the same.
     """
     table = RestartTable(graph)
     return {
@@ -63,12 +57,7 @@ def _placement(graph: RoleGraph) -> dict[str, str]:
 
 
 def plan_text(graph: RoleGraph, plan: dict[str, Any]) -> str:
-    """Return the text of a plan for the terminal.
-
-    Args:
-        graph: The topology.
-        plan: What `plan_of` returned for it.
-    """
+    """Return the text of the plan that `plan_of` returned for the topology."""
     heading = ("role", "kind", "replicas", "procs", "each replica needs", "gang", "primary")
     lines = [graph.name, "", "Roles", *table([heading, *map(_role_row, graph.roles)]), "", "Start waves"]
     for i, wave in enumerate(plan["waves"], 1):

@@ -1,7 +1,6 @@
 """Timeouts that do not go with a plan of faults: a notice too short to save, a wait that ends before a node is back.
 
-The rules are those of `dsl.check.timeouts`, with what a plan says in addition: how long before a node is taken away its
-notice comes, and how long a node is away. Each fault is judged by itself. A plan with new nodes is not judged: only the
+The rules are those of `dsl.check.timeouts`, for each fault by itself. A plan with new nodes is not judged: only the
 run can show where they help.
 """
 
@@ -21,33 +20,18 @@ from flowdist.report.static.room import FOR_GOOD, nodes_hit, room_without
 
 
 class Hit(NamedTuple):
-    """A fault of the plan that takes nodes away, or one that a rate will draw.
+    """A fault of the plan that takes nodes away, or one that a rate will draw."""
 
-    Attributes:
-        spec: The fault or rate, as the user wrote it.
-        where: `file:line`, empty for the command line.
-        kind: Kind of the fault.
-        nodes: The nodes that it takes.
-        notice_ns: Notice of a preemption, in ns; 0 for other kinds.
-        away_ns: Time until the nodes are back, in ns; None: they do not come back.
-    """
-
-    spec: str
-    where: str
+    spec: str  # as the user wrote it
+    where: str  # `file:line`, empty for the command line
     kind: str
     nodes: frozenset[str]
-    notice_ns: int
-    away_ns: int | None
+    notice_ns: int  # of a preemption, else 0
+    away_ns: int | None  # until the nodes are back; None: they do not come back
 
 
 def problems_of_plan(plan: Plan, graph: RoleGraph, arguments: Arguments) -> list[Problem]:
-    """Return the problems of timeouts with a plan, one of each code for each role, reported at the fault.
-
-    Args:
-        plan: The plan.
-        graph: The topology, with nodes.
-        arguments: Where its arguments stand.
-    """
+    """Return the problems of timeouts with a plan, one of each code for each role, reported at the fault."""
     found: dict[tuple[str, str], Problem] = {}
     for hit in _hits(plan, graph) if not plan.new_nodes else ():
         for spec in graph.roles:
@@ -126,8 +110,8 @@ def _back_too_late(graph: RoleGraph, spec: RoleSpec, hit: Hit, arguments: Argume
 def _waits_ns(graph: RoleGraph, spec: RoleSpec, hit: Hit) -> int:
     """Return how long the role waits at least for the nodes of a hit to come back, in ns.
 
-    The wait begins when the controller knows that the nodes are lost: at once after a death that is proven, a lease
-    later if the nodes fall silent, and when the world has left a node that is taken away.
+    It waits from when the nodes are known to be lost: at once after a proven death, a lease later if they fall silent,
+    and when the world has left a node that is taken away.
     """
     assert hit.away_ns is not None
     if hit.kind in ("lost", "pause"):

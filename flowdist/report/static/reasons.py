@@ -1,7 +1,6 @@
 """Words for what the controller has decided about a failure: verdicts, charges, and why each role restarts.
 
-Nothing is decided here. What restarts comes from the controller; this module names the edge, domain or scope of the
-graph that leads to it.
+Nothing is decided here: the words name the edge, domain or scope of the graph that leads to each role.
 """
 
 from __future__ import annotations
@@ -16,14 +15,7 @@ from flowdist.report.static.failing import Failing
 
 
 def verdict_text(spec: RoleSpec, failing: Failing, verdict: Verdict, rule: Rule | None) -> str:
-    """Return why the controller judges a failure as it does: the rule that matches, the policy, or the lack of one.
-
-    Args:
-        spec: The role.
-        failing: The failure.
-        verdict: The controller's verdict.
-        rule: The rule of the user that it rests on; None: no rule matches.
-    """
+    """Return why the controller judges a failure as it does: the rule that matches (None: no rule), or the policy."""
     policy = spec.restart
     if failing.kind == "drained":
         return "a drained node has not failed: the restart is not charged"
@@ -64,17 +56,10 @@ def policy_text(policy: RestartPolicy) -> str:
 
 
 def charge_of(graph: RoleGraph, spec: RoleSpec, levels: list[int], wider: Iterable[str]) -> dict[str, Any]:
-    """Return how many restarts are charged to which budget, and what follows when it is used up.
+    """Return how many restarts are charged to which budget, and what follows when it is used up, with times in seconds.
 
-    Args:
-        graph: The topology.
-        spec: The role that is charged.
-        levels: The level of the budget that pays for each restart; at least one. Only `words` tells of all levels:
-            scope, budget and times are those of the last one.
-        wider: The roles that the next policy restarts, if there is one.
-
-    Returns:
-        Plain values; durations are in seconds.
+    `levels` has the level of the budget that pays for each restart. Only `words` tells of all of them: other values
+    are those of the last one. `wider` are the roles that the next policy restarts, if there is one.
     """
     assert spec.restart is not None, f"{spec.name} pays without a policy"
     policy = spec.restart.chain()[levels[-1]]
@@ -140,13 +125,7 @@ def upstream_of(graph: RoleGraph, role: str) -> list[str]:
 
 
 def why_restarting(graph: RoleGraph, scopes: Mapping[str, Scope | None], restarted: Container[str]) -> dict[str, str]:
-    """Return for each role that restarts the first edge, domain or scope that leads to it, in words.
-
-    Args:
-        graph: The topology.
-        scopes: The roles that are hit, each with the scope of the policy that decides; None: their node is lost.
-        restarted: The roles that restart.
-    """
+    """Return the first edge, domain or scope by which each role restarts; with scope None, a role has lost its node."""
     reasons: dict[str, str] = {}
     for role, scope in scopes.items():
         named = _by_scope(graph, graph.role(role), scope)
@@ -192,10 +171,7 @@ def _by_scope(graph: RoleGraph, spec: RoleSpec, scope: Scope | None) -> dict[str
 
 
 def followers(graph: RoleGraph, role: str) -> list[tuple[str, str]]:
-    """Return the roles to which a restart of `role` passes by one edge, each with the edge in words.
-
-    Joint worlds, domains and gates with on_restart="restart" are such edges. A role may appear more than once.
-    """
+    """Return the roles to which a restart of `role` passes by one edge, in words; a role may appear more than once."""
     found = []
     groups: tuple[JointWorld | Domain, ...] = (*graph.worlds, *graph.domains)
     for group in groups:

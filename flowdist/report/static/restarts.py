@@ -26,17 +26,9 @@ class RestartTable:
             world.phase = "running"
 
     def restart_set(self, role: str, cause: Cause, scope: Scope | None = None) -> dict[str, Extent]:
-        """Return the roles that restart when one replica of `role` fails, or loses its node, in the order of the graph.
+        """Return the roles that restart, and how much of each, when one replica of `role` fails or loses its node.
 
-        A role without a policy counts as one whose scope is the replica.
-
-        Args:
-            role: The name of the role.
-            cause: What happens to the replica.
-            scope: The scope of the policy that decides; None: that of the role's first policy. A lost node ignores it.
-
-        Returns:
-            By role, `role` if all of its replicas restart, and `replica` if only the replica itself does.
+        The scope is that of the role's first policy if None, or the replica without one. A lost node ignores it.
         """
         policy, failed = self._job.roles[role].spec.restart, ReplicaId(role, 0)
         scope = scope or (policy.scope if policy is not None else "replica")

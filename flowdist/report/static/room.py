@@ -12,10 +12,9 @@ FOR_GOOD = ("kill", "lost", "leave", "preempt", "pause")  # faults that take a n
 
 
 def stranding(plan: Plan, graph: RoleGraph) -> str:
-    """Return a warning about the first fault of a plan that leaves a role without room for its minimum.
+    """Return a warning about the first fault of a plan that leaves a role without room for its minimum; empty for none.
 
-    The result is empty if no fault does. Only nodes that a fault takes for good count. A plan with nodes that join
-    gives no warning, and neither do roles that take room from each other: only the run can show that.
+    Roles that take room from each other, and plans with nodes that join, give no warning: only the run can show that.
     """
     lost: set[str] = set()
     for fault in plan.faults if not plan.new_nodes else ():

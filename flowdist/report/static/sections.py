@@ -1,7 +1,4 @@
-"""Sections of an explanation: the order of stops and starts, the roles that a failure does not restart, and notes.
-
-Notes tell of detection times, of room on other nodes, and of what else decides the outcome.
-"""
+"""Sections of an explanation: the order of stops and starts, what a failure does not restart, and notes."""
 
 from __future__ import annotations
 
@@ -22,13 +19,8 @@ Hits = Mapping[str, list[Hit]]  # by role: the replicas that are hit
 def stop_layers_of(graph: RoleGraph, seen: Seen, extents: Mapping[str, Extent], late: Mapping[str, Seen]) -> Layers:
     """Return what the controller stops, in layers, dependents first; each entry with its grace in seconds.
 
-    A replica that has ended by itself, or was lost with its node, gets no order to stop.
-
-    Args:
-        graph: The topology.
-        seen: What the failure leads to.
-        extents: The roles that restart.
-        late: The roles that restart only at a later moment, each with what the failure leads to then.
+    `extents` are the roles that restart. Those in `late` do only at a later moment, with what the failure leads to
+    then.
     """
     layers: dict[int, list[dict[str, Any]]] = {}
     for spec in graph.roles:
@@ -44,10 +36,7 @@ def stop_layers_of(graph: RoleGraph, seen: Seen, extents: Mapping[str, Extent], 
 
 
 def start_waves_of(graph: RoleGraph, seen: Seen, extents: Mapping[str, Extent], late: Mapping[str, Seen]) -> Layers:
-    """Return the waves in which the roles that restart start again; each entry with the gates on roles that restart.
-
-    The arguments are those of `stop_layers_of`.
-    """
+    """Return the waves in which roles restart, as `stop_layers_of` gets them, with the gates on roles that restart."""
     waves: dict[int, list[dict[str, Any]]] = {}
     placed: dict[str, int] = {}  # by role: the number of its wave
     for spec in graph.roles:
@@ -77,16 +66,7 @@ def _wave_of(role: str, seen: Seen) -> int | None:
 
 
 def running_on(graph: RoleGraph, seen: Seen, restarts: Collection[str], told: Collection[str]) -> list[dict[str, Any]]:
-    """Return the roles and replicas that keep running, each with the reason.
-
-    `told` of an entry marks a role with a gate on a role that restarts: it reconnects.
-
-    Args:
-        graph: The topology.
-        seen: What the failure leads to.
-        restarts: The roles that restart.
-        told: Roles that are left out because another section of the explanation lists them.
-    """
+    """Return what keeps running, and why, but for roles in `told`; an entry with `told` has a gate, and reconnects."""
     hit = dict.fromkeys(each.replica.role for each in seen.hits)
     found: list[dict[str, Any]] = []
     for spec in graph.roles:
@@ -155,15 +135,7 @@ def why_not_running(graph: RoleGraph, name: str, running: Iterable[str]) -> str 
 
 
 def notes_of(graph: RoleGraph, failing: Failing, hits: Hits, seen: Seen, outcome: str) -> list[str]:
-    """Return notes on a failure, one sentence each, about what the other sections of the explanation do not say.
-
-    Args:
-        graph: The topology.
-        failing: What fails.
-        hits: The replicas that are hit, by role.
-        seen: What the failure leads to.
-        outcome: `fail`, `restart`, `ignore` or `nothing`.
-    """
+    """Return notes on a failure, one sentence each, about what the other sections of the explanation do not say."""
     if not failing.nodes:
         notes = [note for role, those in hits.items() if (note := _excuse(graph, role, those))]
         return notes + (_hang_notes(graph.role(failing.role)) if failing.kind == "hang" else [])
@@ -222,14 +194,7 @@ def _restart_notes(graph: RoleGraph, failing: Failing, hits: Hits, seen: Seen) -
 
 
 def late_note(graph: RoleGraph, role: str, over: str, end: str) -> str:
-    """Return the note on a role that cannot start any more if it has not started before the failure.
-
-    Args:
-        graph: The topology.
-        role: The role.
-        over: A role that it has a gate on, and that is over for good.
-        end: What follows, in words.
-    """
+    """Return the note on a role that cannot start after the failure, as `over` is over for good: then `end` follows."""
     waits = " and ".join(sorted(graph.to_succeed_before(role)))
     return f"if {role} still waits for {waits} to succeed, it cannot start without {over}: {end}"
 
@@ -257,10 +222,7 @@ def _order_notes(graph: RoleGraph, failing: Failing, hits: Hits) -> list[str]:
 
 
 def _excuse(graph: RoleGraph, role: str, those: list[Hit]) -> str:
-    """Return a note on a used-up budget: a failure upstream would be the cause, and its role would pay instead (R7).
-
-    Empty if no budget is used up, or the role depends on no other.
-    """
+    """Return a note on a used-up budget: if a role upstream has failed as well, that is the cause, and pays (R7)."""
     names = " or ".join(upstream_of(graph, role))
     if not names or not any(hit.verdict.exhausted and hit.verdict.action == "fail" for hit in those):
         return ""
