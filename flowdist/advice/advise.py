@@ -1,8 +1,4 @@
-"""Advice on a job: the best value of each lever, what it gains, and how sure that is.
-
-    choose    with some seeds: play today's job and the alternatives of each lever, and keep the best of each
-    measure   with other seeds: play today's job and what was kept, and compare in pairs
-    together  what is surely better, at once: gains do not add up
+"""Advice on a job: the best value of each lever, what it gains, and how sure that is; at last, all of that together.
 
 With other seeds, the gain that is shown is not the luck of the best of many.
 """
@@ -41,10 +37,7 @@ Tell = Callable[[str], None]  # called after each run with what is tried, in wor
 
 
 class Question(NamedTuple):
-    """Job to advise on, which has an end, the mode of all simulations, the seeds, and the levers to try.
-
-    `compile` returns the graph of the topology with changes. It raises FlowdistError where they are errors.
-    """
+    """Job to advise on, with an end; `compile`, the topology with changes, raises FlowdistError for wrong ones."""
 
     job: Experiment
     mode: Mode
@@ -223,10 +216,7 @@ def _worth(one: Measured) -> tuple[bool, int, float]:
 
 
 def _best(tried: Sequence[Tried]) -> Tried | None:
-    """Return the alternative that saves most, of those with the fewest failed runs; None: none gains over today.
-
-    If none saves anything, the cheapest of those that have most of the gain in goodput.
-    """
+    """Return the alternative that saves most, else the cheapest with most of the gain in goodput; None: none gains."""
     played = [(one, one.gain) for one in tried if one.gain is not None]
     allowed = [(one, g) for one, g in played if g.share > 0 or g.goodput.mean > 0 or g.still_failed < g.failed]
     if not allowed:

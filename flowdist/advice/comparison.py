@@ -38,7 +38,7 @@ class Gain(NamedTuple):
     def verdict(self) -> Verdict:
         """Return what the difference shows for sure, at 95 % confidence.
 
-        A change under which more runs fail is never advised: a run that fails early has no time to lose more.
+        More failed runs are never advised: a run that fails early has no time to lose more.
         """
         if self.still_failed > self.failed:
             return "unsure"
@@ -100,9 +100,9 @@ def _hours_saved(
 ) -> list[float]:
     """Return a value for each seed, whose mean is the hours that the other job saves for the work of one run of today.
 
-    What the other job pays for a unit of work is a ratio of sums over all seeds: a single run may do no work at all.
-    The values are linearised, so that their spread gives the error of the ratio (Cochran, "Sampling Techniques", 3rd
-    edition, 1977, section 2.11). Empty if the other job does no work with any seed.
+    The pay for a unit of work is a ratio of sums: a single run may do no work. Values are linearised, so that their
+    spread gives the ratio's error (Cochran, "Sampling Techniques", 3rd edition, 1977, 2.11). Empty: no work with any
+    seed.
     """
     work, other_work = ([work_of(one, role) for one in runs] for runs in (today, other))
     worked = math.fsum(other_work)

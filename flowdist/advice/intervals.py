@@ -1,7 +1,7 @@
 """Search of the best checkpoint interval: a coarse sweep around a first guess, then a finer one around its best.
 
-Goodput over the logarithm of the interval has one broad maximum: below it, saving takes the time, above it, work that
-is done again. Draws make the curve rough, so the sweep neither follows slopes nor stops at the first maximum.
+Goodput over the logarithm of the interval has one broad maximum. Draws make the curve rough, so the sweep neither
+follows slopes nor stops at the first maximum.
 """
 
 from __future__ import annotations
@@ -109,8 +109,5 @@ def _play(played: dict[int, Point], play: Callable[[int], Point], intervals: lis
 
 
 def best_of(points: Iterable[Point], failed: int) -> Point:
-    """Return the point with most goodput among those with no more failed runs than `failed`, that of today.
-
-    Of equal ones the longest interval is taken, which saves least often.
-    """
+    """Return the point with most goodput and at most `failed` failed runs; of equal ones, the longest interval."""
     return max((p for p in points if p.failed <= failed), key=lambda point: (point.goodput, point.interval_ns))

@@ -18,10 +18,7 @@ NODE_KINDS, REPLICA_KINDS = ("kill", "lost", "leave", "preempt"), ("kill", "exit
 
 
 class MeasuredRate(NamedTuple):
-    """Rate of one kind of fault: the text of `--rate`, and from how many faults in how many days it comes.
-
-    `low` and `high` are the limits of the 95 % confidence interval, in faults per day of one node or replica.
-    """
+    """Rate of one kind of fault as the text of `--rate`; limits (95 %) are per day of one node or replica."""
 
     text: str
     faults: int

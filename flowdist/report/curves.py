@@ -1,8 +1,7 @@
 """Curves of a job over its time: the steps per second of each task, and the goodput so far.
 
-A record of any length gives a few hundred values. Steps are added up in bins; when a record is longer than the bins
-reach, two bins become one. The goodput is looked at in equal intervals, which double likewise. Its last value is that
-of the report, since both come from the time accounts.
+A record of any length gives a few hundred values: bins of steps, and the intervals between looks at the goodput,
+double when there are too many. The last goodput is that of the report, since both come from the time accounts.
 """
 
 from __future__ import annotations
@@ -84,10 +83,7 @@ class _Pace:
 
 @dataclass(slots=True)
 class Curves:
-    """The curves of a job, from the lines of its record.
-
-    The caller calls `look` before each line is replayed, `hear` after it, and `close` at the end.
-    """
+    """Curves of a job from the lines of its record: `look` before each replayed line, `hear` after, `close` last."""
 
     job: JobState
     sheet: Timesheet
@@ -133,11 +129,7 @@ class Curves:
         self._note_goodput(end_ns)
 
     def steps_per_s(self, end_ns: int) -> tuple[int, dict[str, list[float]]]:
-        """Return the width of a bin in ns, and the steps per second of each task in each bin, up to `end_ns`.
-
-        A role whose replicas have worlds of their own has the mean of those that have stepped at all. Roles that
-        report no steps are left out.
-        """
+        """Return the width of a bin in ns, and by role the steps per second in each bin: the mean of its worlds."""
         for bins in self._bins.values():
             bins.reach(end_ns)
         width_ns = max([bins.width_ns for bins in self._bins.values()], default=FIRST_WIDTH_NS)

@@ -1,16 +1,11 @@
 """Means over the seeds of simulations with confidence intervals, and the best checkpoint interval by theory.
 
-**Rare events.** Most runs of a short or small job have no failure at all. Their values are alike, Student's t takes the
-few others for outliers, and intervals of ten runs with 0.14 failures each cover the mean in 71 of 100 cases. So:
-
-* without `EVENTS_MIN` failures of each rate in all runs together there is no interval, but the number of runs that it
-  takes: a rate that has hit once or never may cost more than all others, and the spread of the runs does not show it;
-* with them, the interval is wider than that of t: by as much as the exact upper limit of a Poisson count is further
-  away than that of the normal distribution, for half as many failures, since what each of them costs varies as well.
-
-`tests/report/test_coverage.py` measures that at least 95 of 100 intervals cover the mean, for failures that cost the
-same, anything up to a maximum, or exponentially distributed times, from 0.02 to 6 of them a run. Where one failure in
-ten of a rate costs ten times as much as the others, as when it finds no spare node, intervals of few runs cover less.
+Most runs of a short or small job have no failure, and Student's t takes the few others for outliers: intervals of ten
+runs with 0.14 failures each cover the mean in 71 of 100 cases. So without `EVENTS_MIN` failures of each rate in all
+runs together there is no interval, since a rate that has hit once or never may cost more than all others. With them,
+it is wider than that of t by as much as the upper limit of a Poisson count is further away than the normal one, for
+half as many failures, since what each of them costs varies as well. `tests/report/test_coverage.py` measures the
+cover; it is less where one failure in ten of a rate costs ten times as much as the others.
 
 Young, "A first order approximation to the optimum checkpoint interval", CACM 17(9), 1974; Daly, "A higher order
 estimate of the optimum checkpoint interval for restart dumps", FGCS 22(3), 2006.
@@ -109,11 +104,10 @@ def _poisson_excess(count: float) -> float:
 
 
 def poisson_95(count: float) -> tuple[float, float]:
-    """Return the limits of the 95 % confidence interval of a Poisson mean, from one count. A count need not be whole.
+    """Return the limits of the 95 % confidence interval of a Poisson mean, from one count, which need not be whole.
 
-    The exact limits are quantiles of the chi-squared distribution (Garwood, "Fiducial limits for the Poisson
-    distribution", Biometrika 28, 1936). They are approximated here as in Wilson and Hilferty, "The distribution of
-    chi-square", PNAS 17, 1931.
+    The exact limits are quantiles of chi-squared (Garwood, "Fiducial limits for the Poisson distribution", Biometrika
+    28, 1936), approximated as in Wilson and Hilferty, "The distribution of chi-square", PNAS 17, 1931.
     """
     above = count + 1
     high = above * (1 - 1 / (9 * above) + NORMAL_95 / (3 * math.sqrt(above))) ** 3

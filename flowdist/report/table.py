@@ -6,10 +6,7 @@ from flowdist.text.printable import one_line
 
 
 def table(rows: list[tuple[str, ...]]) -> list[str]:
-    """Return the lines of a text table: left-aligned columns two spaces apart, indented by two spaces.
-
-    All rows have the same number of cells, and there is at least one. The first may be the heading.
-    """
+    """Return the lines of a text table with at least one row: columns two spaces apart, indented by two spaces."""
     rows = [tuple(map(one_line, row)) for row in rows]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return [

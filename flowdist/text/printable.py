@@ -1,13 +1,7 @@
 """Text that came from another host, a worker or a file, in a form that cannot command the reader's terminal.
 
-A terminal obeys control characters: they move the cursor, set the title, hide text, or type a command. Unicode has
-characters that are not seen but reorder or hide what is (bidirectional overrides, zero-width characters). There are two
-ways out of this:
-
-* `printable` and `one_line` are for names, causes and errors: nothing in them has to be obeyed, so that every such
-  character is shown as JSON would write it, `\\u001b`. JSON stays the same JSON.
-* `worker_line` is for output of workers, which is written for a terminal: colours stay, a progress bar shows its last
-  state, and other control sequences are removed.
+Control characters move the cursor, set the title, hide text or type a command; some of Unicode reorder or hide it.
+Names and errors show each of them as JSON does (`printable`); output of workers keeps colours and a bar's last state.
 """
 
 from __future__ import annotations

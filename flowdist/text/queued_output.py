@@ -1,7 +1,7 @@
 """Stdout and stderr that never block the process: threads write to them, as fast as the reader allows.
 
-A terminal that the user has paused (Ctrl-S), or a pipe whose reader does not read (`flowdist run | less`), blocks each
-write. The supervisor of a run must not wait for a reader: interrupts, faults, hooks and other hosts wait for it.
+A paused terminal (Ctrl-S) or pipe (`flowdist run | less`) blocks each write. The supervisor of a run must not wait for
+a reader: interrupts, faults, hooks and other hosts wait for it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ PIECE_BYTES = 1 << 20  # written at once
 
 
 class QueuedOutput:
-    """Context in which writes to `sys.stdout` and `sys.stderr` return at once.
+    """Context in which writes to stdout and stderr return at once, but for streams without a file descriptor.
 
-    Its end waits until all is written; a KeyboardInterrupt ends that wait, and the rest is lost. If stdout could not be
-    written, as on a full disk, its end says so on stderr; a reader that has gone is no error. Streams without a file
-    descriptor stay as they are.
+    Its end waits until all is written; an interrupt ends that wait, and the rest is lost. If stdout could not be
+    written, as on a full disk, it says so on stderr; a reader that has gone is no error.
     """
 
     def __init__(self) -> None:
@@ -108,8 +107,8 @@ class _QueuedBytes(io.BufferedIOBase):
 class _Writer:
     """Thread that writes what is queued, in its order. It starts with the first bytes.
 
-    The thread is a daemon, and writes to the file descriptor itself: the interpreter can end while a write blocks. If
-    this process may start no thread, because of `ulimit -u`, `put` writes instead.
+    It is a daemon, and writes to the file descriptor itself: the interpreter can end while a write blocks. If this
+    process may start no thread, because of `ulimit -u`, `put` writes instead.
     """
 
     def __init__(self) -> None:

@@ -55,8 +55,7 @@ class PrintableStream(io.TextIOBase):
 def open_closed_streams() -> None:
     """Open /dev/null as stdin, stdout and stderr, as far as this process was started without them (`>&-`).
 
-    Else the next file that is opened, such as the lock of a run, would get the number of a missing one, and what some
-    child prints. `sys.stdout` and `sys.stderr` are then streams that write nowhere, not None.
+    Else the next file that is opened, such as the lock of a run, would get the number, and what some child prints.
     """
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)

@@ -1,10 +1,7 @@
 """A web server on loopback that shows one run. Every path begins with a secret, which the user's terminal has.
 
-Other users of the machine, and pages of other sites in the browser, know no such path: the answer is 404. Names of
-hosts other than loopback are refused, so that no site can have the browser ask for it (DNS rebinding).
-
-`flowdist ui` serves in its own thread. For `flowdist run --ui` a thread of the run answers the browser: it reads the
-folder of the run as `flowdist ui` does, and the run does not wait for it.
+Others know no such path: the answer is 404. Names of hosts other than loopback are refused, so that no site can have
+the browser ask for it (DNS rebinding). It only reads, and the run does not wait for it.
 """
 
 from __future__ import annotations
@@ -38,8 +35,8 @@ NOT_YET = (
 class Readers:
     """The browsers that ask for the data of a run, and how many of them know its end. Several threads may use it.
 
-    A browser asks again as soon as it has an answer, until an answer has the end. So the number of browsers is the
-    greatest number of questions that were open at once; a browser that has gone is counted nevertheless.
+    A browser asks again at once, until an answer has the end, so the greatest number of open questions is that of
+    browsers; one that has gone is counted nevertheless.
     """
 
     def __init__(self) -> None:
@@ -111,7 +108,7 @@ class Waiting:
 
 
 class RunServer(ThreadingHTTPServer):
-    """The server of one run, at a port that is bound from the beginning. `url` is what the user opens.
+    """The server of one run (None: see `begin`), at a port that is bound from the beginning, or is a FlowdistError.
 
     Any process of this machine can connect. One that sends half a request, or none, holds a thread: so there are
     CONNECTIONS_MAX at most, and it is such a connection that ends for a new one. Without a run, see `begin`.

@@ -72,8 +72,8 @@ QUANTITIES: dict[str, Callable[[Outcome], float]] = {
 def _best_intervals(row: Row) -> tuple[list[float], Rarest | None]:
     """Return the best checkpoint interval in minutes, for each seed: the vertex of a parabola; and the rarest rate.
 
-    The parabola is fitted to the goodput over the logarithm of the interval. All intervals of a seed have the same
-    faults, so that the differences between them are not those of the draws.
+    The parabola is fitted to goodput over the interval's logarithm. All intervals of a seed have the same faults, so
+    that differences are not those of the draws.
     """
     tried = [math.log(parse_duration(text) / MINUTE) for text in row.intervals]
     goodputs: list[list[float]] = []
@@ -88,10 +88,7 @@ def _best_intervals(row: Row) -> tuple[list[float], Rarest | None]:
 
 
 def _vertex(xs: Sequence[float], ys: Sequence[float]) -> float:
-    """Return where the parabola of least squares through the points has its vertex.
-
-    The points have to be evenly spaced, so that the linear and the quadratic part are orthogonal.
-    """
+    """Return the vertex of the parabola of least squares: points are evenly spaced, so its parts are orthogonal."""
     middle = math.fsum(xs) / len(xs)
     us = [x - middle for x in xs]
     mean_square = math.fsum(u * u for u in us) / len(us)

@@ -41,14 +41,7 @@ class Judged(NamedTuple):
 
 
 def judge(row: Row) -> Judged:
-    """Simulate the job of a row and return the verdict.
-
-    * "agrees": the whole 95 % interval of the simulated value is within the tolerance.
-    * "miss": none of it is, and the row says that it does not agree.
-    * "differs": none of it is, although the row has to agree.
-    * "unsure": a part of it is, or there is no interval: the row needs more seeds or a longer time.
-    * "agrees unexpectedly": all of it is, although the row says that it does not agree.
-    """
+    """Simulate the job of a row and return the verdict; an unsure one needs more seeds or a longer time."""
     value = estimate(*values_of(row))
     return Judged(row, value, verdict_on(row, value))
 

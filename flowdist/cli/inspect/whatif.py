@@ -134,7 +134,7 @@ def _other(same: RoleGraph, question: Question) -> RoleGraph:
 
 
 def doubts_of(was: Outcome, again: Outcome, what: str, *, has_times: bool) -> list[str]:
-    """Return why simulations of a run cannot be trusted: that of the run itself is not what the run was.
+    """Return why `what`, from simulations of a run, cannot be trusted: that of the run itself is not what the run was.
 
     `what` is not to be trusted, in words. With `has_times`, no text advises to measure times.
     """

@@ -1,7 +1,4 @@
-"""Printing of the lines of logs: behind the name of their worker, as those that a search has found, or as JSON.
-
-A search is for a pattern, with lines around it, as grep does.
-"""
+"""Printing of the lines of logs: behind the name of their worker, as grep shows what it has found, or as JSON."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ def _saved(run_dir: Path) -> Employment:
 def _listen(listen: str | None, before: str | None) -> tuple[Endpoint, str, socket.socket]:
     """Return the endpoint for others, the address to bind, and what keeps the port reserved.
 
-    The endpoint is what the user says, else that of before on this host, else one with the first free port.
+    The endpoint is what the user says, else that of `before` on this host, else one with the first free port.
     """
     if listen is not None:
         named = endpoint_of(listen, PORTS[0])

@@ -39,9 +39,9 @@ _LIMITS = {
 
 
 def verb(name: str, **settings: Any) -> Callable[[Callable[..., Any]], click.Command]:
-    """Decorate a function as the verb `name`: a command of click with these settings, guarded by `guarded`.
+    """Decorate a function as the verb `name`, guarded, with these settings of click.
 
-    The decorators of its options stand below this one: `guarded` has to see --json before `gathered` takes it away.
+    Options stand below: `guarded` has to see --json before `gathered` takes it away.
     """
     make: Any = click.command(name=name, **settings)
     return lambda function: make(guarded(function))

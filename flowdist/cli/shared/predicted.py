@@ -1,7 +1,7 @@
 """Predicted beside actual for `flowdist report`: what the simulator expects of a run with given times, and what it was.
 
-A figure is compared only if both sides count alike. Where workers do not report their saving, it counts as work on both
-sides. What a role without progress has lost is not known, so the goodput is that of the other tasks, on both sides.
+A figure is compared only if both sides count alike: saving that is not reported counts as work, and tasks without
+progress, whose lost work is unknown, do not count for goodput.
 """
 
 from __future__ import annotations
@@ -101,10 +101,7 @@ def _job(
 
 
 def _incident(one: IncidentOutcome, other: IncidentOutcome, silent: Collection[str]) -> dict[str, Any]:
-    """Return one incident, predicted (`other`) beside actual: times, lost work by role, and decisions that differ.
-
-    What a role has lost is not known (None) where the generation after the incident reported no step.
-    """
+    """Return one incident, predicted (`other`) beside actual; loss is None where no step was reported after it."""
     lost = {role: ns for role, ns in one.lost_ns.items() if role not in silent}
     roles = [role for role in dict.fromkeys([*other.lost_ns, *lost]) if other.lost_ns.get(role) or lost.get(role)]
     return {
@@ -125,10 +122,7 @@ def _first_step_ns(one: IncidentOutcome) -> int | None:
 
 
 def _differences(expected: IncidentOutcome, one: IncidentOutcome) -> Iterator[str]:
-    """Yield the decisions about an incident that differ.
-
-    A job that ends before a step is reported has re-formed, and is not known to have recovered: that is no decision.
-    """
+    """Yield the decisions about an incident that differ; that a job ends before a step is reported is no decision."""
     for name, x, y in decision_differences(expected, one):
         if {x, y} != {"re-formed", "recovered"}:
             yield f"{name}: {value_text(x)} / {value_text(y)}"

@@ -59,8 +59,8 @@ def is_record(name: str) -> bool:
 class RecordFile:
     """A journal or trace, which is read line by line: a journal of days may be larger than memory.
 
-    Iterating yields the lines after the header, up to the first that cannot be used, which `bad` then names. Call
-    `finish` when everything before that line has been shown. A last line that a crash has cut off is left out.
+    Iterating yields the lines up to the first that cannot be used, which is then `bad`: call `finish` when all before
+    it has been shown. A last line that a crash has cut off is left out.
     """
 
     def __init__(self, path: Path) -> None:
@@ -99,10 +99,7 @@ class RecordFile:
         return lines
 
     def finish(self) -> None:
-        """If there is a bad line, print the error on stderr and exit with 2: all before it has been shown by now.
-
-        With --json too, the error goes to stderr: stdout has its one object already.
-        """
+        """Exit with 2 if there is a bad line, with its error on stderr: stdout may have its one JSON object already."""
         if self.bad is not None:
             fail(self.bad.with_help(help_for(self.bad, self.path)))
 

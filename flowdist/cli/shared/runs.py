@@ -1,7 +1,4 @@
-"""Runs on the command line: their names, their statuses while they last, and what a shell completes of them.
-
-A mistake on the command line completes to nothing: it is reported when the user runs the command.
-"""
+"""Runs on the command line: their names, statuses, and what a shell completes of them (of mistakes: nothing)."""
 
 from __future__ import annotations
 
@@ -40,10 +37,7 @@ def complete_run(ctx: click.Context, _: click.Parameter, incomplete: str) -> lis
 
 
 def complete_size(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return `ROLE=N` for each role of the run and each of its sizes.
-
-    Shells that divide words at `=` give the role as a word of its own; then the sizes alone are returned.
-    """
+    """Return `ROLE=N` for each role and size; the sizes alone for shells that divide words at `=`."""
     found = _find(ctx)
     if found is None:
         return []

@@ -1,7 +1,6 @@
 """`flowdist simulate --explore`: many seeds, each with faults that the topology has to survive.
 
-The report has each kind of failure with the command that shows it again, and what the faults covered. Demands on
-simulated runs are here, too: a file of properties, bounds on the cost of failures, and liveness.
+Demands on simulated runs are here, too: a file of properties, bounds on the cost of failures, and liveness.
 """
 
 from __future__ import annotations
@@ -128,7 +127,7 @@ class Campaign(NamedTuple):
     collective: str | None  # what the peers of a dead worker do; None: each seed draws it
 
     def run(self) -> None:
-        """Try every seed, show what failed and how to see it again, and exit with 0, 3, or 130 if interrupted.
+        """Try every seed, those of the corpus first, show what failed, and exit with 0, 3, or 130 if interrupted.
 
         Seeds of the corpus are tried first. A point (with --cover: also a phase) never reached is a failure, too.
         """

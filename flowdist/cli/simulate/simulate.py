@@ -87,10 +87,7 @@ class OneRunOptions(NamedTuple):
 
 
 class _Job(NamedTuple):
-    """Topology of the command line as an experiment, and the scenario if one is named.
-
-    `problems` are the warnings about all of that.
-    """
+    """Topology of the command line as an experiment, its scenario if one is named, and warnings about all of it."""
 
     named: TopologyOptions
     scenario: Scenario | None

@@ -56,10 +56,7 @@ Line = list[Span]
 
 
 class Limits(NamedTuple):
-    """Greatest number of lines for each part of the text that has no natural limit.
-
-    The parts are recent decisions (`said`), unusual replicas and nodes, what the job waits for (`held_up`), and roles.
-    """
+    """Greatest number of lines for each part of the text that has no natural limit."""
 
     said: int = 6
     unusual: int = 8
@@ -180,10 +177,7 @@ def _in_words(phase: str, count: int, is_dead: bool) -> str:
 
 
 def _shown(role: RoleStatus) -> list[tuple[str, int]]:
-    """Return the phases of a role with their counts, as they are shown.
-
-    Waiting replicas beyond the target of the role wait for nothing, and are left out.
-    """
+    """Return the shown phases of a role with counts. Replicas beyond its target wait for nothing: they are left out."""
     shown = Counter({str(phase): count for phase, count in role.phases.items()})
     shown["waiting"] -= min(shown["waiting"], role.max_replicas - role.target)
     return [(phase, count) for phase, count in shown.items() if count]
@@ -195,10 +189,7 @@ def _up(role: RoleStatus) -> int:
 
 
 def _role_style(role: RoleStatus, is_dead: bool) -> str:
-    """Return the colour of a role's row: green for all wanted replicas, yellow for the minimum.
-
-    Below the minimum it is red, and without a colour before the first start. A role that is over is red if it failed.
-    """
+    """Return the colour of a role's row, by the replicas that are up; none before the first start."""
     up = _up(role) if not is_dead else 0
     if role.outcome is not None or up >= role.target:
         return "red" if role.outcome == "failed" else "green"

@@ -26,10 +26,7 @@ SHARE_MAX = 0.05  # of the time is spent on drawing at most
 
 
 class Pinned:
-    """Lines that stay at the bottom of a terminal (the picture), with other lines printed above them.
-
-    There is no picture before the first `show`.
-    """
+    """Lines at the bottom of a terminal (the picture, from the first `show` on), with others printed above them."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -77,10 +74,7 @@ def picture_of(lines: list[Line], mask: Callable[[str], str] = str) -> Text:
 
 
 class LiveView:
-    """Observer of a run that draws the status of the job on a terminal.
-
-    Drawing takes at most `SHARE_MAX` of the time, and happens every `PERIOD_S` seconds at most.
-    """
+    """Observer of a run that draws the status of the job on a terminal, at most every `PERIOD_S` seconds."""
 
     def __init__(self, pinned: Pinned, run_id: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._pinned, self._run_id, self._clock = pinned, run_id, clock

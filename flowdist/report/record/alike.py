@@ -1,8 +1,7 @@
 """Comparable time accounts of a simulation and of a record whose workers reported no progress.
 
-Such a record does not say what a restart cost a role: its time is unknown, or counts as productive, or its steps were
-counted and those done again count as well. The simulator knows the cost for its own workers. Shown side by side, the
-two would be different things under one name. Therefore the simulation is counted in the same way as the record.
+Such a record does not say what a restart cost a role, and the simulator knows it. Side by side, the two would be
+different things under one name, so the simulation is counted in the same way as the record.
 """
 
 from __future__ import annotations
@@ -59,8 +58,8 @@ def count_alike(
 def without_saving(line: Line, roles: Collection[str]) -> Line | None:
     """Return the line without its event if that is about the saving of one of the roles; None if it may stay as it is.
 
-    Workers of these roles report a part of their saving only, such as the commit. With it, some of the time of a
-    checkpoint would count as saving, and most of it as work.
+    Workers of these roles report a part of their saving only, such as the commit: most of a checkpoint would count as
+    work.
     """
     if not isinstance(line, Record) or not isinstance(line.event, ReplicaSpent) or line.event.on != "saving":
         return None

@@ -1,7 +1,6 @@
 """Difference of two records: the first line that is not the same in both, and the decision of each controller there.
 
-Headers are not compared as lines, since each run has its own name. Their differences are listed by themselves: another
-graph or another seed is often the whole explanation.
+Headers differ in the name of the run, so their differences are listed apart: a graph or a seed often explains all.
 """
 
 from __future__ import annotations

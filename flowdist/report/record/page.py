@@ -90,7 +90,7 @@ def _notice(timeline: Timeline) -> str:
 def page_data(timeline: Timeline) -> dict[str, Any]:
     """Return the data for `page.js`: lists of rows, whose columns the script knows by their position.
 
-    In the rows, nodes, roles, worlds, replicas and decisions are numbers: their positions in the lists of the data.
+    Nodes, roles, worlds, replicas and decisions in rows are numbers: their positions in the lists of the data.
     """
     job = timeline.job
     index = _Index(timeline)

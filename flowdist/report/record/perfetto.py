@@ -1,8 +1,7 @@
 """Timeline in the trace format of Chrome, which ui.perfetto.dev opens.
 
-A node is a process and a replica a thread of it. Attempts are slices with their phases inside; faults, decisions and
-checkpoints are instants; incidents, lost and unsaved work are async slices, which may overlap. Process 0 is the job as
-a whole: its threads are the generations of each world and the decisions.
+A node is a process and a replica a thread of it; process 0 is the job as a whole. Incidents, lost and unsaved work are
+async slices, which may overlap.
 """
 
 from __future__ import annotations

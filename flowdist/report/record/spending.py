@@ -14,7 +14,7 @@ SHOWN_MIN = 0.0005  # share of the time of tasks: smaller buckets are left out o
 
 
 def time_of(graph: RoleGraph, spent: Spent) -> dict[str, Any]:
-    """Return the time accounts as plain values, for the summary.
+    """Return the time accounts as plain values, for the summary; `goodput` is that of the tasks without unknown time.
 
     For each role `time_ns` adds up to wall time x replicas, by bucket without zeros. `goodput` is that of the tasks
     without unknown time; None if that is none of them, or none of these has had any time.
@@ -32,7 +32,7 @@ def time_of(graph: RoleGraph, spent: Spent) -> dict[str, Any]:
 
 
 def time_of_run(graph: RoleGraph, sheet: Timesheet) -> dict[str, Any]:
-    """Return `time_of` for a real run, its lost work, and the kinds of reports that its workers never made.
+    """Return `time_of` for a real run, its lost work in seconds by role, and the kinds of reports never made by role.
 
     `lost_work_s` is by role: the time of its worlds, as in a simulation, however many replicas each has. Roles that
     never worked have no `not_reported`.

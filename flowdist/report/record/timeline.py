@@ -1,7 +1,6 @@
 """Timeline of a run or a simulation: attempts with their phases, generations, incidents, faults and nodes.
 
-The timeline is built from a replay of the record, by the changes of the replayed state. It ends at the first event that
-does not replay: later lines would describe another state.
+It is built from a replay, and ends at the first event that does not replay: later lines would tell of another state.
 """
 
 from __future__ import annotations
@@ -38,10 +37,7 @@ _SHOWN = (fx.OpenStore, fx.StartReplica, fx.StopReplica)
 
 @dataclass(slots=True)
 class Attempt:
-    """One attempt of a replica: where it ran, when it changed its phase, and how and why it ended.
-
-    Times are nanoseconds since the start of the job, None for never. Decisions are numbers of events.
-    """
+    """One attempt of a replica. Times are ns since the job's start, None for never; decisions are numbers of events."""
 
     replica: ReplicaId
     number: int
@@ -115,8 +111,7 @@ class Presence:
 class Timeline:
     """Timeline of a record. `job` is the replayed state at its end, and `end_ns` the time of the last line.
 
-    `differs_at` is the number of the first event with other orders than a replay's, with which the timeline ends; None
-    if there is none.
+    It ends with the event `differs_at`, the first with other orders than a replay's; None if there is none.
     """
 
     header: Header
@@ -194,10 +189,7 @@ class _Builder:
             self.timeline.end_ns = max(self.timeline.end_ns, line.t_ns)
 
     def hear(self, line: Record) -> bool:
-        """Add one event to the timeline, and return whether it replays; one that does not is not added.
-
-        Other words in messages, as another version had, are no difference: the timeline shows those of the record.
-        """
+        """Add one event to the timeline if it replays, and return that. Other words in messages are no difference."""
         self._curves.look(line.t_ns)
         difference = self._replay.hear(line)
         self.timeline.end_ns = line.t_ns

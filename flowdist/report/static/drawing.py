@@ -1,9 +1,7 @@
 """Drawings of the role graph as text for other programs: Mermaid, and the dot language of graphviz.
 
-An arrow points from a role to the roles that have a gate on it: starts and restarts follow the arrows. A line with a
-circle leads to the roles that need versions of what the role publishes. Roles have numbers in the text, `r0`, `r1`,
-..., so that no name can be a word of the language: names are in labels only, escaped. The same graph gives the same
-text.
+An arrow points from a role to the roles that have a gate on it, a line with a circle to those that need its versions.
+Roles have numbers in the text, so that no name can be a word of the language: names are in labels only, escaped.
 """
 
 from __future__ import annotations
@@ -20,11 +18,7 @@ _PLAIN = frozenset(string.ascii_letters + string.digits + " .,:/+-_()=")
 
 
 def graph_of(graph: RoleGraph) -> dict[str, Any]:
-    """Return roles, gates, restart domains and joint worlds as plain values, for `flowdist graph --json`.
-
-    `nodes` are the roles, and `edges` lead from a role to those with a gate on it; `versions` lead to those that need
-    versions of it. Memory is in bytes.
-    """
+    """Return roles, gates, domains and joint worlds as plain values, for `flowdist graph --json`; memory in bytes."""
     return {
         "name": graph.name,
         "nodes": [_node(graph, spec) for spec in graph.roles],
@@ -67,10 +61,7 @@ def _node(graph: RoleGraph, spec: RoleSpec) -> dict[str, Any]:
 
 
 def size_text(spec: RoleSpec) -> str:
-    """Return the size of a role as the DSL spells it: `2:4x2` for 2 to 4 replicas of 2 workers.
-
-    An equal minimum and a single worker are left out: `4`.
-    """
+    """Return the size of a role as the DSL spells it: `2:4x2` for 2 to 4 replicas of 2 workers, or shorter: `4`."""
     low = f"{spec.min_replicas}:" if spec.min_replicas != spec.max_replicas else ""
     return f"{low}{spec.max_replicas}" + (f"x{spec.procs}" if spec.procs != 1 else "")
 
@@ -91,10 +82,7 @@ def seating_words(spec: RoleSpec) -> list[str]:
 
 
 def mermaid(graph: RoleGraph) -> str:
-    """Return the role graph as a Mermaid flowchart.
-
-    Services have round ends. Tasks that the job does not wait for are dashed. Thick arrows pass restarts on.
-    """
+    """Return a Mermaid flowchart: services round, tasks that are not waited for dashed, restarts by thick arrows."""
     ids = _ids(graph)
     lines = ["---", f"title: {_quote_yaml(graph.name)}", "---", "flowchart LR"]
 
@@ -118,10 +106,7 @@ def mermaid(graph: RoleGraph) -> str:
 
 
 def dot(graph: RoleGraph) -> str:
-    """Return the role graph as a digraph in the dot language of graphviz.
-
-    Services are rounded. Tasks that the job does not wait for are dashed. Bold arrows pass restarts on.
-    """
+    """Return a digraph in dot: services rounded, tasks that are not waited for dashed, restarts by bold arrows."""
     ids = _ids(graph)
     lines = [f"digraph {_quote_dot(graph.name)} {{", "    rankdir=LR", f"    label={_quote_dot(graph.name)}"]
     lines += ["    labelloc=t", '    node [shape=box, fontname="sans-serif"]', '    edge [fontname="sans-serif"]']

@@ -1,11 +1,8 @@
-"""Explanation of one failure: what would restart, stop and continue, as the controller itself says.
+"""Explanation of one failure: what would restart, stop and continue, as the controller says in rehearsals.
 
-The failure happens in rehearsals of the job (`rehearsal.py`, `happening.py`). This module tells what was seen there as
-plain values and as text, and decides nothing.
-
-The topology does not say when the failure happens. What has to succeed before the failing role starts has succeeded by
-then. A role that waits for the success of others may run by then or not, so the failure is rehearsed once for each
-moment at which one more such role runs. What restarts only at some of these moments is told with the condition.
+The topology does not say when the failure happens. A role that waits for the success of others may run by then or not,
+so the failure is rehearsed once for each moment at which one more such role runs. What restarts only at some of these
+moments is told with the condition.
 """
 
 from __future__ import annotations
@@ -82,10 +79,7 @@ class Explainer:
 
 
 def _seen(healthy: Rehearsal, failing: Failing, succeeded: frozenset[str]) -> Seen:
-    """Return what the failure leads to when these roles have succeeded, in a copy of the rehearsal.
-
-    Nothing is hit if the job is over by then, because it waits for no other role.
-    """
+    """Return what the failure leads to once these roles have succeeded, in a copy; no hit if the job is over then."""
     rehearsal = healthy.copy()
     rehearsal.succeed(succeeded)
     return happen(rehearsal, failing)
@@ -114,11 +108,7 @@ def _empty(failing: Failing) -> dict[str, Any]:
 
 
 class _Explanation:
-    """Explanation of what was seen at several moments, the earliest first.
-
-    The job may fail at one moment and not at another. Then `main`, which most of the explanation tells of, is the first
-    moment at which it does not fail.
-    """
+    """Explanation of what was seen at several moments; `main` is the first at which the job does not fail, if any."""
 
     def __init__(self, graph: RoleGraph, table: RestartTable, failing: Failing, moments: list[Seen]) -> None:
         self.graph, self.table, self.failing, self.moments = graph, table, failing, moments

@@ -1,8 +1,7 @@
 """Parser of `flowdist explain --fail`: which replica, role or node fails, and how. A failure has no time.
 
     TARGET[:KIND[=ARG]]        ps/0   ps   all   node1   zone=a   controller   ps/0:oom   ps/0:exit=2   zone=a:drain
-
-The words are those of the fault grammar and of `On(...)`. The result is plain data.
+The words are those of the fault grammar and of `On(...)`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Timeouts that do not go with a plan of faults: a notice too short to save, a wait that ends before a node is back.
 
-The rules are those of `dsl.check.timeouts`, with what a plan says in addition: how long before a node is taken away its
-notice comes, and how long a node is away. Each fault is judged by itself. A plan with new nodes is not judged: only the
+The rules are those of `dsl.check.timeouts`, for each fault by itself. A plan with new nodes is not judged: only the
 run can show where they help.
 """
 
@@ -111,8 +110,8 @@ def _back_too_late(graph: RoleGraph, spec: RoleSpec, hit: Hit, arguments: Argume
 def _waits_ns(graph: RoleGraph, spec: RoleSpec, hit: Hit) -> int:
     """Return how long the role waits at least for the nodes of a hit to come back, in ns.
 
-    The wait begins when the controller knows that the nodes are lost: at once after a death that is proven, a lease
-    later if the nodes fall silent, and when the world has left a node that is taken away.
+    It waits from when the nodes are known to be lost: at once after a proven death, a lease later if they fall silent,
+    and when the world has left a node that is taken away.
     """
     assert hit.away_ns is not None
     if hit.kind in ("lost", "pause"):

@@ -1,11 +1,7 @@
-"""Rehearsal of a job: the real controller, and agents that carry out each order at once.
+"""Rehearsal of a job: the real controller, and agents that carry out each order at once; nothing is decided here.
 
-    job = Rehearsal(graph)          all nodes have joined, everything has started, is ready and has progressed
-    job.succeed({"reader"})         and what waited for the success of reader runs as well
-    job.tell(NodeGone("node1"))     an event, with nothing answered yet
-    job.settle()                    what was ordered is carried out, and deadlines pass until nothing restarts any more
-
-A rehearsal decides nothing: what restarts, stops, starts and is charged is read from the controller's orders and state.
+It begins with all nodes joined and everything started, ready and progressed. `tell` hands over events with nothing
+answered yet; `settle` carries orders out and lets deadlines pass until nothing restarts any more.
 """
 
 from __future__ import annotations
@@ -78,10 +74,7 @@ class Rehearsal:
             self._pending += effects
 
     def miss_readiness(self, replica: ReplicaId, why: str) -> None:
-        """Have the replica fail because it is not ready in time; `why` says so.
-
-        No event reports that: the controller notes it at a deadline, as is done here.
-        """
+        """Have the replica fail as not ready in time: no event reports that, the controller notes it at a deadline."""
         self.job.note_failure(self.job.replicas[replica], "unready", why)
         self.tell(ev.TimePassed())
 

@@ -26,7 +26,7 @@ class RestartTable:
             world.phase = "running"
 
     def restart_set(self, role: str, cause: Cause, scope: Scope | None = None) -> dict[str, Extent]:
-        """Return the roles that restart when one replica of `role` fails, or loses its node, in the order of the graph.
+        """Return the roles that restart, and how much of each, when one replica of `role` fails or loses its node.
 
         By role, that is `role` if all of its replicas restart, and `replica` if only the replica itself does. `scope`
         None is that of the role's first policy; a role without one counts as `replica`. A lost node ignores it.

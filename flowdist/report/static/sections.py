@@ -1,7 +1,4 @@
-"""Sections of an explanation: the order of stops and starts, the roles that a failure does not restart, and notes.
-
-Notes tell of detection times, of room on other nodes, and of what else decides the outcome.
-"""
+"""Sections of an explanation: the order of stops and starts, what a failure does not restart, and notes."""
 
 from __future__ import annotations
 
