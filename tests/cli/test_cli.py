@@ -198,6 +198,24 @@ def test_help_that_cannot_be_written_is_an_error_in_words() -> None:
     assert (done.returncode, done.stderr) == (2, text)
 
 
+INTERRUPTED = """
+import signal, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "flowdist.cli.run.run":
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+sys.argv = ["flowdist", "run", "topology.py"]
+from flowdist.cli.main import main
+main()
+"""
+
+
+def test_an_interrupt_while_a_verb_is_imported_ends_it_as_one_that_comes_later() -> None:
+    ended = subprocess.run([sys.executable, "-c", INTERRUPTED], text=True, capture_output=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
 def test_a_compiled_module_that_a_full_disk_has_cut_off_is_an_error_in_words(tmp_path: Path) -> None:
     ignored = shutil.ignore_patterns("*.pyc")
     shutil.copytree(ROOT / "flowdist", tmp_path / "flowdist", ignore=ignored)

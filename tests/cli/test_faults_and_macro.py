@@ -83,6 +83,7 @@ def test_exploring_draws_its_own_faults() -> None:
         (("--macro", "--schedule", "3"), "--schedule is not for --macro"),
         (("--macro", "--jobs", "2", "--seeds", "1:2"), "--jobs is not for --macro"),
         (("--macro", "--seed", "2", "--seeds", "1:2"), "--seed does not go with --seeds"),
+        (("--seeds", "²"), "--seeds ² cannot be read"),
         (("--until", "0s"), "--until 0s: nothing happens before that time"),
     ],
 )

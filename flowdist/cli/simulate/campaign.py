@@ -87,7 +87,7 @@ class CampaignOptions(NamedTuple):
         chosen = range(1, (self.explore or 0) + 1)
         if self.seeds is not None:
             first, colon, last = self.seeds.partition(":")
-            if not (first.isdigit() and (last.isdigit() or not colon)):
+            if not (first.isdecimal() and (last.isdecimal() or not colon)):
                 raise FlowdistError(f"--seeds {self.seeds} cannot be read", help="write --seeds 17, or --seeds 100:200")
             chosen = range(int(first), int(last) + 1 if colon else int(first) + 1)
         if not chosen:
