@@ -111,6 +111,9 @@ SCRIPTS = {
     "lightning": Script(
         "Lightning", example("lightning_fit"), arguments=("--epochs", "1000000000"), package="lightning"
     ),
+    "accelerate": Script(
+        "accelerate", example("accelerate_loop"), arguments=("--epochs", "1000000000"), package="accelerate"
+    ),
     "transformers": Script("transformers", example("transformers_trainer"), arguments=ENDLESS, package="transformers"),
 }
 HEADLINE = ("ddp", "all_reduce")
