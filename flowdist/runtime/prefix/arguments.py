@@ -16,12 +16,7 @@ READS = (
 
 
 class Arguments(list):  # type: ignore[type-arg]
-    """`sys.argv` before the split.
-
-    Args:
-        words: The words, of which some are not known yet.
-        split: Called before a word is read or moved; it returns when this process is a worker.
-    """
+    """`sys.argv` before the split: some words are not known yet. `split` is called before one is read or moved."""
 
     def __init__(self, words: list[str], split: Callable[[str], None]) -> None:
         super().__init__(words)

@@ -30,11 +30,7 @@ def is_installed(file: str) -> bool:
 
 
 def is_import(frame: FrameType | None = None) -> bool:
-    """Return whether the code that runs belongs to the import of something installed, and not to the user's code.
-
-    Args:
-        frame: Where to begin; None: at the caller.
-    """
+    """Return whether the code that runs belongs to the import of something installed, and not to the user's code."""
     frame = frame or sys._getframe(1)
     while frame is not None:
         if is_import_system(frame):

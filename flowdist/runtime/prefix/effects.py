@@ -39,12 +39,8 @@ class Scratch:
     def is_tried(self, event: str, args: tuple[Any, ...], *, may_begin: bool) -> bool:
         """Return whether an event is a library's at its import, in a temporary folder that it has made for that.
 
-        A function of a library makes such a folder, and removes it. What the module itself makes, it keeps.
-
-        Args:
-            event: The audit event.
-            args: Its arguments.
-            may_begin: Whether a further folder may be made.
+        A function of a library makes such a folder, if one `may_begin`, and removes it. What the module itself makes,
+        it keeps.
         """
         if event in TEMPORARY:
             is_new = may_begin and caller.is_import() and not caller.is_module("/tempfile.py")

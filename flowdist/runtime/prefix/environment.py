@@ -54,12 +54,10 @@ class _UnreadBytes(bytes):
 
 
 class Environment(dict):  # type: ignore[type-arg]
-    """Data of `os.environ` in a prefix, by encoded name.
+    """Data of `os.environ` in a prefix, by encoded name: variables that all ranks share.
 
-    Args:
-        data: The variables that all ranks share.
-        unknown: The names of the others, in the order in which a rank has them.
-        split: Called before a variable is read that is not known yet; returns when this process is a worker.
+    The names of the others are `unknown`, in the order in which a rank has them. `split` is called before one of these
+    is read; it returns when this process is a worker.
     """
 
     def __init__(self, data: dict[bytes, bytes], unknown: Iterable[str], split: Callable[[str], None]) -> None:
@@ -167,9 +165,7 @@ class Environment(dict):  # type: ignore[type-arg]
     def give(self, values: dict[str, str], data: dict[bytes, bytes]) -> None:
         """Give a worker its variables, and `os.environ` the dictionary `data` again, which it had before.
 
-        Args:
-            values: The variables by name. Those that the script has set itself before the split are not changed.
-            data: Emptied, and filled with all variables.
+        Variables that the script has set itself before the split are not changed.
         """
         unknown, self.unknown = self.unknown, {}
         data.clear()
@@ -198,11 +194,7 @@ for _whole in (dict.items, dict.values, dict.copy, dict.__repr__, dict.__eq__, d
 
 
 def watch(unknown: Iterable[str], split: Callable[[str], None]) -> tuple[Environment, dict[bytes, bytes]]:
-    """Have `os.environ` watched, and `posix.environ`, of which it was made.
-
-    Returns:
-        The new data of `os.environ`, and the dictionary that it had.
-    """
+    """Watch `os.environ`, and `posix.environ`, of which it was made. Return its new data, and the data that it had."""
     data: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]
     environment = Environment(data, unknown, split)
     posix.environ = Environment(data, unknown, split)

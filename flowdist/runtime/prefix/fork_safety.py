@@ -31,10 +31,7 @@ FORK_SAFE = ("jemalloc_bg_thd",)  # threads whose library stops them for a fork,
 def why_unsafe(own_files: set[int], own_child: int = 0, starters: Sequence[str] = ()) -> str:
     """Return why this process must not be forked; empty if it may be. It is forked once to find out.
 
-    Args:
-        own_files: The descriptors that belong to flowdist.
-        own_child: The process id of a child that belongs to flowdist; 0: there is none.
-        starters: The modules whose imports have started threads.
+    `own_files` and `own_child` (a process id) belong to flowdist. `starters` are modules whose imports began threads.
     """
     is_blocked = _signal.SIGCHLD in _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
     if is_blocked or _signal.getsignal(_signal.SIGCHLD) != _signal.SIG_DFL:
@@ -67,10 +64,8 @@ def fork() -> int:
     """Fork as the C library does: for Python and the script nothing happens.
 
     os.fork would call what is registered with os.register_at_fork. That resets locks, which the script may hold here,
-    as a handler of logging does that opens its file. There is one thread, and it goes on where it is.
-
-    Raises:
-        OSError: if the system allows no more processes.
+    as a handler of logging does that opens its file. There is one thread, and it goes on where it is. OSError if the
+    system allows no more processes.
     """
     pid: int = _ctypes.call_function(_FORK, ())
     if pid < 0:
@@ -79,12 +74,7 @@ def fork() -> int:
 
 
 def is_shareable(fd: int, target: str) -> bool:
-    """Return whether forks may have a descriptor: a file that is only read, or only appended to, or a plain device.
-
-    Args:
-        fd: The descriptor.
-        target: What it is, as /proc names it.
-    """
+    """Return whether forks may have a descriptor: a file that is only read, or only appended to, or a plain device."""
     mode = posix.fstat(fd).st_mode
     if stat.S_ISCHR(mode):
         return not target.startswith("/dev/nvidia")
@@ -131,10 +121,7 @@ def _have_one_position(one: int, other: int) -> bool:
 def reopen(copied: list[list[int]]) -> None:
     """In a fork, give each file that is read a position of its own, as a process has that has opened it itself.
 
-    An epoll object, as asyncio has one, is replaced by one of this process.
-
-    Args:
-        copied: What `copied_files` has found before the fork.
+    An epoll object, as asyncio has one, is replaced by one of this process. `copied` is from before the fork.
     """
     for group in copied:
         try:
@@ -168,9 +155,6 @@ def unforkable_memory(smaps: str) -> str:
 
     The semaphores of multiprocessing's locks are shared memory. MADV_DONTFORK takes memory from forks, MADV_WIPEONFORK
     what is in it: libraries for cryptography have a page like that, by which they find out that they were forked.
-
-    Args:
-        smaps: The path of the file `smaps` of the process.
     """
     name, size = "", 0
     with _open(smaps, errors="replace") as lines:
@@ -204,14 +188,10 @@ def has_timer() -> bool:
 
 
 def running_threads(tasks: str, pid: int) -> list[str]:
-    """Return the names of the threads of a process that run beside its main thread.
+    """Return the names of the threads in `/proc/PID/task` that run beside the main thread, whose id is `pid`.
 
     A thread that is ending does not count: joining a thread may return a moment before the kernel removes the thread
     from the list.
-
-    Args:
-        tasks: The folder `/proc/PID/task` of the process.
-        pid: The process id, which is also the id of the main thread.
     """
     names = []
     for task in posix.listdir(tasks):

@@ -23,11 +23,7 @@ TOO_LATE = "is changed after a late import has read it"
 
 
 class Late:
-    """The late imports of one template.
-
-    Args:
-        asked: Modules that the user names with `preload=`.
-    """
+    """The late imports of one template; `asked` are those that the user names with `preload=`."""
 
     def __init__(self, asked: list[str]) -> None:
         self._asked = asked

@@ -47,10 +47,9 @@ class Link:
         self._end.close()
 
     def send(self, *message: Any, fd: int | None = None) -> bool:
-        """Send a message, with a copy of a descriptor if one is given.
+        """Send a message, with a copy of a descriptor if one is given, and return whether it was sent.
 
-        Returns:
-            Whether it was sent. It was not if the other side has ended, or if the message is too large for a packet.
+        It was not if the other side has ended, or if the message is too large for a packet.
         """
         files = [] if fd is None else [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fd.to_bytes(_FD, sys.byteorder))]
         try:

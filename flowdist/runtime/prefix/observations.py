@@ -40,12 +40,7 @@ class Observations:
         self._once = ""  # why a restart must not go on from here, in words: it would find what was missed before
 
     def note(self, asked: str, path: str) -> None:
-        """Note that something was read, or looked for. Only the first time counts.
-
-        Args:
-            asked: What of it matters, a key of `MARKS`.
-            path: Where it is.
-        """
+        """Note that something was read, or looked for. `asked` is what matters of it. Only the first time counts."""
         path = _whole(path)
         if (asked, path) not in self._seen and (not path.startswith(_LIVE) or path.startswith(_MEMORY)):
             self._seen[asked, path] = MARKS[asked](path)
@@ -111,11 +106,7 @@ def _whole(path: str) -> str:
 
 
 def _mapped(maps: str) -> list[str]:
-    """Return the files that a process has mapped into memory.
-
-    Args:
-        maps: The path of the file `maps` of the process.
-    """
+    """Return the files that a process has mapped into memory, by its file `maps`."""
     with _open(maps, errors="replace") as lines:
         paths = [line.rstrip("\n").split(maxsplit=5)[5:] for line in lines]
     return list(dict.fromkeys(path for found in paths for path in found if path.startswith("/")))

@@ -76,11 +76,7 @@ def begin() -> None:
 
 
 class Prefix:
-    """This process: at first the prefix, from the split on a template, and in its forks a worker.
-
-    Args:
-        given: What the spawner has set in VARIABLE.
-    """
+    """This process: at first the prefix, from the split on a template, and in its forks a worker."""
 
     def __init__(self, given: dict[str, Any]) -> None:
         self._given = given
@@ -271,9 +267,7 @@ class Prefix:
     def _serve(self, why: str, first_step: int = -1) -> Start:
         """Serve the spawner until it closes its side, which ends this process. Return in a worker that was forked.
 
-        Args:
-            why: What the split is.
-            first_step: A pipe that gets a byte when the worker has made its first step: late imports are done then.
+        `why` is the split. The pipe `first_step` gets a byte at the worker's first step: late imports are done then.
         """
         self._freeze()
         self._copied = fork_safety.copied_files()  # before there are workers

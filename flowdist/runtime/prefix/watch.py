@@ -94,11 +94,9 @@ class _Hook:
 
 
 class Watch:
-    """The hooks of this process. `split` is called with the reason, and returns in a worker.
+    """The hooks of this process. `split` is called once with the reason, and returns in a worker.
 
-    Args:
-        unknown: Variables that differ from rank to rank or from start to start, in the order in which a rank has them.
-        split: Called once.
+    The variables `unknown` differ from rank to rank or from start to start.
     """
 
     def __init__(self, unknown: Sequence[str], split: Callable[[str], None]) -> None:
@@ -136,11 +134,7 @@ class Watch:
         self._split, self.is_on, self._is_busy, self._is_worker = split, True, False, True
 
     def stop(self, values: dict[str, str]) -> None:
-        """Take all hooks away, and give this process, a worker, its variables.
-
-        Args:
-            values: The variables by name.
-        """
+        """Take all hooks away, and give this process, a worker, its variables."""
         self.is_on = self._is_busy = False
         _Hook.call = {}.get  # the audit hook itself cannot be removed: this is the cheapest call
         _frozen_importlib._find_and_load = self._find_and_load  # type: ignore[attr-defined]

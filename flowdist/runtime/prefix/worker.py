@@ -31,15 +31,10 @@ _prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-typ
 
 
 class Start:
-    """Request to start a worker.
+    """Request to start a worker, which `id` names in the spawner's messages, with its logs in `folder`.
 
-    Args:
-        id: The number of the worker in the spawner's messages.
-        argv: Its command.
-        variables: The environment variables that differ from rank to rank or from start to start, by name.
-        folder: Its log folder.
-        cpus: The cores that it is bound to; none: those of the template.
-        store: The path at which a store host gets its socket; None: this is a worker.
+    `variables` differ from rank to rank or from start to start. `cpus` are the cores that it is bound to; none: those
+    of the template. `store` is the path at which a store host gets its socket; None: this is a worker.
     """
 
     def __init__(
@@ -103,9 +98,7 @@ class Output:
     def keep(self, start: Start, ends: list[int]) -> None:
         """In a template that a worker has left, have what the worker had written in files of its own.
 
-        Args:
-            start: The request for the worker.
-            ends: The sizes of its logs when it left the template.
+        `ends` are the sizes of its logs when it left the template.
         """
         files = []
         for name, size, end in zip(LOGS, start.sizes, ends, strict=True):
@@ -143,9 +136,7 @@ class ShownEnvironment:
 
     A fork shows the variables of its template. Tools that look a worker up by its RANK, and scripts that read
     /proc/self/environ, expect the worker's own: each worker writes them there. Nothing else points to that text.
-
-    Args:
-        pythonpath: The user's own PYTHONPATH, in place of the prefix's; none if it is unset.
+    `pythonpath` is the user's own, in place of the prefix's; empty if it is unset.
     """
 
     def __init__(self, pythonpath: dict[str, str]) -> None:
@@ -165,11 +156,7 @@ class ShownEnvironment:
             self._address, self._size = start + at, len(block) - at - 1
 
     def give(self, values: dict[str, str]) -> None:
-        """Have this process, a worker, show its variables; do nothing if there is no room for them.
-
-        Args:
-            values: The variables that differ from rank to rank or from start to start.
-        """
+        """Have this process, a worker, show its variables; do nothing if there is no room for them."""
         shown = [os.fsencode(f"{name}={value}") for name, value in {**self._pythonpath, **values}.items()]
         text = b"\0".join([*shown, REST])
         if len(text) <= self._size:
@@ -190,11 +177,7 @@ def high_copy(fd: int) -> int:
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends; end if the parent has ended already.
-
-    Args:
-        parent: The process id of the parent, known from before the fork or exec.
-    """
+    """Have the kernel kill this process when its parent ends; end if `parent`, as it was before, has ended already."""
     _ctypes.call_function(_prctl, (_PR_SET_PDEATHSIG, _SIGKILL))
     if posix.getppid() != parent:
         posix._exit(1)
@@ -244,11 +227,7 @@ def _renew_authkey(drawn: bytes) -> None:
 
 
 def count_steps(at_first_step: Callable[[], None]) -> None:
-    """Have the optimizer steps of the script counted, if torch is imported.
-
-    Args:
-        at_first_step: Called at the first of them, or at the first call of `progress()`.
-    """
+    """Count optimizer steps if torch is imported. The first of them or of `progress()` calls `at_first_step`."""
     if "torch.optim.optimizer" in sys.modules:
         from flowdist.worker import process_groups  # only a script that trains with torch needs them
         from flowdist.worker.step_counter import step_counter
