@@ -1,8 +1,6 @@
 """The workers of a node: started and signalled through the spawner, on orders of the pure agent.
 
-Suspended workers are resumed through the worker socket. Answers of the spawner become inputs of the pure agent. An
-attempt counts as spawned when all of its workers run; if one of them cannot be started, the others are killed and the
-attempt has failed to start.
+Suspended workers are resumed through the worker socket. Answers of the spawner become inputs of the pure agent.
 """
 
 from __future__ import annotations
@@ -66,17 +64,8 @@ class _Attempt:
 class Workers:
     """All workers of a node, by their ids in the spawn protocol.
 
-    Args:
-        config: The node and its place in the run.
-        graph: The job.
-        paths: Paths of the run.
-        handle: Gives the pure agent an input.
-        report: Sends the controller the error report of a worker.
-        send: Sends the spawner a request.
-        ids: New ids for workers and store hosts, which share them: the spawner does not distinguish the two.
-        sockets: The connections of the workers to this agent.
-        gpus: The GPUs of the node.
-        stores: The stores of the node.
+    Workers and store hosts share `ids`: the spawner does not distinguish the two. `handle` gives the pure agent an
+    input, `report` sends the controller a worker's error report, `send` sends the spawner a request.
     """
 
     def __init__(
@@ -107,8 +96,7 @@ class Workers:
     def prepare(self) -> spawner.PrefixSpec | None:
         """Request the node's prefix before the first order, so that the script is at its split when a worker starts.
 
-        Returns:
-            The spec of the prefix; None, with nothing requested, if no role has one or there are several roles.
+        Return its spec; None, with nothing requested, if no role has one or there are several roles.
         """
         if len(self._graph.roles) != 1:
             return None
@@ -125,14 +113,10 @@ class Workers:
         return prefix
 
     def spawn(self, start: StartReplica, kept: tuple[int, ...]) -> None:
-        """Start the workers of an attempt, or resume those that have stayed in place.
+        """Start the workers of an attempt, or resume the suspended ones with a local rank in `kept` as workers of it.
 
-        The pure agent gets WorkersSpawned when all of them run, else SpawnFailed: at once if a port, a secret or the
-        cores of a GPU are missing, or the disk is full; later if a command cannot be started.
-
-        Args:
-            start: The order that starts the attempt.
-            kept: Local ranks of suspended workers, which are resumed as workers of this attempt.
+        The pure agent gets WorkersSpawned when all run, else SpawnFailed: at once if a port, a secret or the cores of a
+        GPU are missing, or the disk is full; later, with the others killed, if a command cannot be started.
         """
         role = self._graph.role(start.replica.role)
         try:
@@ -200,7 +184,7 @@ class Workers:
     def signal(self, replica: ReplicaId, attempt: int, number: signal.Signals) -> None:
         """Have the spawner send a signal to the process group of each worker of the attempt that has not ended.
 
-        Before SIGABRT, a line in the log of each of them says why the stacks are there that Python then writes (R15).
+        Before SIGABRT, a line in the log of each says why the stacks are there that Python then writes (R15).
         """
         if (known := self._attempts.get((replica, attempt))) is not None:
             known.was_signalled = True
@@ -211,19 +195,18 @@ class Workers:
             self._send(spawner.Signal(id, number))
 
     def check_unkillable(self, replica: ReplicaId, attempt: int) -> None:
-        """Check that a worker of the attempt outlives SIGKILL, before that is reported: its GPU would be given up.
+        """Raise RuntimeError if no worker of the attempt outlives SIGKILL: the spawner should have reported their ends.
 
-        Raises:
-            RuntimeError: None does. The spawner, which has reported no end, does not work any more.
+        Else a GPU would be given up for nothing.
         """
         pids = [self._pids[id] for id in self._ids_of(replica, attempt) if self._pids.get(id)]
         if not outlive_sigkill(pids):
             raise RuntimeError(f"the workers of {replica} have ended, and the spawner has not reported that")
 
     def hurry(self, replica: ReplicaId, attempt: int) -> None:
-        """Cancel the start of the attempt's workers that still wait for a GPU or a prefix.
+        """Cancel the start of the attempt's workers that still wait for a GPU or a prefix; others keep running.
 
-        The pure agent gets SpawnFailed, or for each cancelled worker an exit by SIGTERM. Workers that run keep running.
+        The pure agent gets SpawnFailed, or for each cancelled worker an exit by SIGTERM.
         """
         self._gpus.cancel(replica, attempt)
         for id in self._ids_of(replica, attempt):
@@ -233,11 +216,7 @@ class Workers:
         return [id for id, (start, _) in self._workers.items() if (start.replica, start.attempt) == (replica, attempt)]
 
     def handle_answer(self, answer: spawner.WorkerAnswer) -> None:
-        """Handle an answer of the spawner about a worker, and give the pure agent the inputs that follow from it.
-
-        These report that all workers of the attempt run, that the attempt has failed to start, that it starts cold, or
-        that one worker has ended.
-        """
+        """Handle an answer of the spawner about a worker, and give the pure agent the inputs that follow from it."""
         start, local_rank = self._workers[answer.id]
         attempt = self._attempts[start.replica, start.attempt]
         match answer:
@@ -257,8 +236,8 @@ class Workers:
     def _may_be_cancelled(self, attempt: _Attempt, answer: spawner.Ended) -> bool:
         """Return whether the batch system may have ended a worker because it cancels the whole job.
 
-        Slurm sends SIGTERM to all processes of a job at once. The worker's end may be seen before the agent's own
-        signal, and would be a failure of the role.
+        Slurm sends SIGTERM to all processes of a job. The worker's end may be seen before the agent's own signal, and
+        would be a failure of the role.
         """
         return self._is_batch_job and answer.code == -signal.SIGTERM and not attempt.was_signalled
 
@@ -286,10 +265,7 @@ class Workers:
         self._watch_readiness(attempt)
 
     def _fail_start(self, attempt: _Attempt) -> None:
-        """Kill the workers of an attempt of which one could not be started; if none is left, report SpawnFailed.
-
-        `_ended` calls this method again when the last of these workers has ended.
-        """
+        """Kill the workers of an attempt of which one could not be started; if none is left, report SpawnFailed."""
         key = (attempt.start.replica, attempt.start.attempt)
         self.signal(*key, signal.SIGKILL)
         if not self._ids_of(*key):
@@ -348,14 +324,7 @@ class Workers:
         return self._paths.attempt_dir(start.replica, start.attempt) / str(local_rank)
 
     def write_peers(self, replica: ReplicaId, attempt: int, addresses: Addresses) -> None:
-        """Write the addresses of other roles into the file from which workers of the attempt read `peers()`.
-
-        Args:
-            replica: The replica of the attempt.
-            attempt: The number of the attempt.
-            addresses: Pairs of `role:port` and the addresses of all replicas of that role, with commas between them.
-                If they cannot be written, the workers keep the old ones.
-        """
+        """Write addresses of other roles into the file that `peers()` reads; else the workers keep the old ones."""
         try:
             self._write_peers(replica, attempt, addresses)
         except OSError as error:
@@ -368,14 +337,10 @@ class Workers:
     def answer_commit(self, answer: io.AnswerWorker, epoch: int) -> None:
         """Send the workers that offered a checkpoint the controller's answer; before that, publish an accepted one.
 
-        To publish it is to write its path into the file that names the latest checkpoint. In that order a worker that
-        was answered "accepted" finds its checkpoint again after any crash. Nothing is published for an attempt that
-        a newer one has replaced. One that cannot be published, as on a full disk, is answered as refused. In a
-        folder that another run owns, `commit()` raises: the worker could never save anything.
-
-        Args:
-            answer: The controller's answer.
-            epoch: The highest epoch of a controller of this run that this agent has heard of.
+        In that order a worker that was answered "accepted" finds its checkpoint again after any crash. Nothing is
+        published for an attempt that was replaced. One that cannot be published is answered as refused. In a folder
+        that another run owns, `commit()` raises: the worker could never save anything. `epoch` is the highest that this
+        agent knows.
         """
         attempt = self._attempts.get((answer.replica, answer.attempt))
         if answer.accepted and attempt is not None and (why := self._why_not_owned(epoch)):

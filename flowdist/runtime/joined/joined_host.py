@@ -1,9 +1,8 @@
 """The foreground process of a host that has joined the job of another host: it runs one node of the job.
 
-The process gets the news of its node over its own connection to the controller. The events of the job are printed once,
-on the controller's host. This process prints what only this host knows: the output of its workers, its connection,
-faults that it carries out, and its end. On a terminal it shows the progress of the job too, as a digest. When the
-process has had no connection for `controller_outage`, it stops everything on this host.
+News of its node come over its own connection to the controller. Events are printed once, on the controller's host;
+this one prints what it alone knows, and a digest on a terminal. Without a connection for `controller_outage`, it
+stops everything on this host.
 """
 
 from __future__ import annotations
@@ -77,17 +76,9 @@ class HostResult(NamedTuple):
 class JoinedHost:
     """One node of a job whose controller is on another host.
 
-    Args:
-        joined: The place of this host in the job, from `join_job`.
-        spec: The size of the node; its name comes from `joined`.
-        graph: The job, as this host runs it.
-        site: The address of this host.
-        devices: The GPUs of the node, as CUDA_VISIBLE_DEVICES names them.
-        run_dir: The folder of the run on this host, for logs.
-        show: Prints a line on the terminal.
-        open_sink: Selects where the output of a worker goes, if not to the terminal.
-        shows_progress: Show the starts of this host's attempts, and a digest of what happens elsewhere.
-        notice_ns: Time in ns from SIGUSR1 until this machine is taken away.
+    The node's name comes from `joined`, its size from `spec`; `devices` are its GPUs as CUDA_VISIBLE_DEVICES has them.
+    `shows_progress`: show the starts here, and a digest of what happens elsewhere. `notice_ns` is from SIGUSR1 until
+    this machine is taken away.
     """
 
     def __init__(
@@ -119,17 +110,10 @@ class JoinedHost:
         self._lost = ""  # why the job is over for this host although it has not ended
 
     async def run(self) -> HostResult:
-        """Run the node until the job is over, the node has left the job, or the controller is lost.
+        """Run the node until the job is over, the node has left it, or the controller is lost; nothing is left then.
 
-        Nothing of the run is left on this host then.
-
-        Returns:
-            The end of the job.
-
-        Raises:
-            JobFailed: The controller is lost or refuses this host, or the guardian of the node keeps failing.
-            RunBroken: An unexpected exception has ended this process.
-            KeyboardInterrupt: An interrupt made the node leave before the job was over.
+        JobFailed if the controller is lost or refuses this host, or the node's guardian keeps failing; RunBroken after
+        an unexpected exception; KeyboardInterrupt if an interrupt made the node leave before the job was over.
         """
         host = self._host
         host.begin(self._interrupted, self._noticed)
@@ -175,8 +159,7 @@ class JoinedHost:
     async def guardian_ended(self, node: NodeName, *, was_killed: bool) -> None:
         """Kill the rest of the node if its guardian was killed, and then send the controller the proof of death.
 
-        A guardian that ends by itself does both itself. Without a connection no proof is sent: the controller waits for
-        the end of the node's lease. If this host is leaving the job, or the job has ended, this process ends now.
+        A guardian that ends by itself does both itself. Without a connection the controller waits for the lease's end.
         """
         if was_killed:
             await self._host.processes.kill_others(self._host.warn)
@@ -192,10 +175,7 @@ class JoinedHost:
             self._end(f"{node}: {cause}")
 
     async def _keep_connected(self) -> None:
-        """Read the news; when the connection is lost, connect again within `controller_outage` (R21).
-
-        The coroutine returns when the job has ended, the controller has said farewell, or no new connection was made.
-        """
+        """Read the news; when the connection is lost, connect again within `controller_outage` (R21)."""
         connection: Connection | None = self._joined.connection
         address = self._joined.controller.address
         while connection is not None:
@@ -238,10 +218,7 @@ class JoinedHost:
                 pass  # messages to agents, which do not come here
 
     async def _reconnect(self) -> Connection | None:
-        """Connect to the controller again and return the connection.
-
-        If the controller refuses this host, or does not answer for `controller_outage`, return None after `_end`.
-        """
+        """Connect to the controller again; None, after `_end`, if it refuses or for `controller_outage`."""
         address = self._joined.controller.address
         outage_ns = self._graph.options.controller_outage_ns
         request = JoinRequest(place=self._place, shows_progress=self._shows_progress)
@@ -259,10 +236,7 @@ class JoinedHost:
         return connection
 
     def _note_start(self, start: StartReplica) -> None:
-        """Show the output of an attempt that starts on this host, unless that is done already (news may come again).
-
-        If the attempt replaces an earlier one of its replica here, the rest of the earlier output is shown first.
-        """
+        """Show the output of an attempt that starts here, unless that is done already: news may come again."""
         role = next((role for role in self._graph.roles if role.name == start.replica.role), None)
         before = self._starts.get(start.replica)
         if start.node != self._name or role is None or not 0 <= start.replica.index < role.max_replicas:
@@ -337,14 +311,9 @@ class JoinedHost:
 
 
 class FaultTarget:
-    """Injector of the supervisor's faults on a joined host: into its node, or workers of the node.
+    """Injector of the supervisor's faults on a joined host: into its node, or workers of the node, by their pid files.
 
     That gives the controller's host no new power: a host that joins a job runs the job's commands anyway.
-
-    Args:
-        node: The node of this host.
-        run_dir: The folder of the run on this host, where workers are found by their pid files.
-        show: Prints a line on the terminal.
     """
 
     def __init__(self, node: LocalNode, run_dir: Path, show: Show) -> None:
@@ -352,13 +321,9 @@ class FaultTarget:
         self._paused: list[PausedNode | Paused] = []
 
     def inject(self, fault: RemoteFault, started: Container[ReplicaId]) -> None:
-        """Announce a fault on the terminal and inject it, unless the node does not run.
+        """Announce a fault and inject it, but not into a node or workers that do not run, or replicas not in `started`.
 
         After the fault's duration a pause or slowdown ends, and a node that was killed or has left is started again.
-
-        Args:
-            fault: The fault of the node, or of workers of one attempt. Workers that do not run are left out.
-            started: The replicas that have started here. A fault of another one is not injected.
         """
         guardian = self._node.process
         if guardian is None:

@@ -1,9 +1,7 @@
 """The foreground process on the controller's host: it keeps the controller and the nodes of this host running.
 
-The supervisor also injects the faults of a plan, passes orders of the operator on to the controller, and prints the
-records of the journal; every decision about the job is the controller's. The text on the terminal, the times of faults
-and the summary follow from a mirror of the controller, which gets every line of the journal. Joined hosts have none:
-they get news of their own node (`joined_host`).
+Text, times of faults and the summary follow from a mirror of the controller, which gets every line of the journal.
+Joined hosts have none: they get news of their own node (`joined_host`). Decisions are the controller's.
 """
 
 from __future__ import annotations
@@ -66,7 +64,7 @@ class Observer(Protocol):
 
 
 class Hosting(NamedTuple):
-    """Settings that let other hosts join: where the controller listens, and the address of this host's own node.
+    """Settings that let other hosts join.
 
     `employ` returns, for the folder of the run, the engine that starts the other hosts' members; None: people do that.
     """
@@ -77,23 +75,11 @@ class Hosting(NamedTuple):
 
 
 class Supervisor:
-    """The supervisor of one run. It also carries out what the fault injector orders (`ProcessControl`).
+    """The supervisor of one run, resumed if `run_dir` has a journal. It is the fault injector's `ProcessControl`.
 
-    Args:
-        graph: The job. With `hosting`, its nodes are those of this host; other hosts bring more.
-        gpus: The GPUs of this machine.
-        plan: Faults to inject, and orders of the operator to give, at their times.
-        run_dir: The folder of the run. If it has a journal, the run is resumed.
-        show: Prints a line on the terminal; its first argument is the kind of the line.
-        open_sink: Selects where the output of a worker goes, if not to the terminal.
-        hosting: Settings that let other hosts join; None: the run uses this machine alone.
-        onlooker: A spectator of the job; None: there is none.
-        metrics: The file descriptor of a listening socket at which the controllers answer scrapes; None: no metrics.
-        seed: The seed of the plan's random faults.
-        early: The interrupts from before `run`, which count as interrupts of the run.
-
-    Raises:
-        FlowdistError: The run cannot be resumed, or something of it still runs.
+    `graph` has the nodes of this host; without `hosting` there are no others. `show` gets the kind of a line first.
+    `metrics` is the descriptor of a listening socket; `early` has the interrupts from before `run`. FlowdistError if
+    the run cannot be resumed, or something of it still runs.
     """
 
     def __init__(
@@ -166,14 +152,10 @@ class Supervisor:
             (run_dir / CONTROL).symlink_to(self._control_socket)
 
     async def run(self) -> RunResult:
-        """Run the job until it is over and nothing of it is left on this host.
+        """Run the job until it is over, also by failure or cancellation, and nothing of it is left on this host.
 
-        Returns:
-            The result of the job, also if the job has failed or was cancelled in order.
-
-        Raises:
-            RunBroken: Controllers keep dying, or this process has failed, so that the job has no end in the journal.
-            KeyboardInterrupt: An interrupt ended the run before the controller could end the job in order.
+        RunBroken if controllers keep dying, or this process has failed: the job has no end in the journal.
+        KeyboardInterrupt if an interrupt ended the run before the controller could end the job in order.
         """
         host = self._host
         if self._hosting is not None:
@@ -250,10 +232,7 @@ class Supervisor:
             await self._host.processes.kill_others(self._host.warn, self._hooks.pids())
 
     def node_gone(self, node: NodeName, cause: str, *, is_given_up: bool) -> None:
-        """Report to the controller that nothing of the node runs any more.
-
-        If the node was given up, show the cause, and end the run if too few nodes are left for its job.
-        """
+        """Report that nothing of the node runs any more; if it is given up, end the run if too few nodes are left."""
         self.operate(NodeGone(node, cause))
         if not is_given_up:
             return
@@ -315,9 +294,8 @@ class Supervisor:
     def _interrupted(self) -> None:
         """Cancel the job: in order at the first interrupt, at once at the second, without the controller at the third.
 
-        The first one ends the run in any case: see `_see_to_the_end`. If the controller has not written a line of the
-        journal yet, or does not answer, the second already ends the run without it. Once the job is over, an interrupt
-        kills the hooks instead.
+        If the controller has not written a line yet, or does not answer, the second already ends the run without it.
+        Once the job is over, an interrupt kills the hooks instead.
         """
         if self._host.over.is_set():
             self._hooks.stop()
@@ -340,10 +318,9 @@ class Supervisor:
     async def _see_to_the_end(self) -> None:
         """After the first interrupt, end the run in time, with the controller or without.
 
-        If no controller records the interrupt, the nodes of this host leave the job by themselves, with the grace of
-        their workers. One that runs has ANSWER_S for it: if it stands still, the agents kill their workers without
-        grace at the end of their lease. One that takes over has CANCEL_S. Once the interrupt is recorded, the job has
-        as long as the roles need to stop one after the other, and a worker that hangs in the kernel to be given up.
+        A controller that runs has ANSWER_S to record it: if it stands still, the agents kill their workers without
+        grace at the end of their lease. One that takes over has CANCEL_S. Then the job has as long as the roles need to
+        stop one after the other, and a worker that hangs in the kernel to be given up.
         """
         host, options = self._host, self._graph.options
         grace_s = sum(role.grace_ns for role in self._graph.roles) / 1e9
@@ -416,12 +393,7 @@ class Supervisor:
         self._outbox.send(Operate(event))
 
     def note_fault(self, spec: str, target: str) -> None:
-        """Have the controller write into the journal that a fault was injected.
-
-        Args:
-            spec: The fault, as the user wrote it.
-            target: What it has hit, such as a node or a replica.
-        """
+        """Have the controller write into the journal that a fault, as the user wrote it, has hit its target."""
         self._outbox.send(Injected(spec, target))
 
     def warn(self, text: str) -> None:

@@ -1,7 +1,6 @@
 """Endpoints and addresses of hosts: their names, where a host listens, and at which address others reach it.
 
-The name of a host may become known later than the host's own processes start, as with the names that a cluster gives
-to machines that boot. So a name that is unknown is looked up again, as long as a host may try to join.
+A cluster may give names to machines that boot later: an unknown name is looked up again while a host may join.
 """
 
 from __future__ import annotations
@@ -39,11 +38,7 @@ class Endpoint(NamedTuple):
 
 
 def endpoint_of(text: str, default_port: int) -> Endpoint:
-    """Return the endpoint that a text of the form HOST or HOST:PORT names. Without a port it has `default_port`.
-
-    Raises:
-        FlowdistError: The text has another form.
-    """
+    """Return the endpoint that HOST or HOST:PORT names; FlowdistError for another form."""
     with contextlib.suppress(ValueError):  # an IPv6 address without a port
         return Endpoint(str(ipaddress.IPv6Address(text.strip())), default_port)
     match = re.fullmatch(r"(?:\[([^\]\s]+)\]|([^:\s\[\]]*))(?::(\d{1,5}))?", text.strip())
@@ -74,18 +69,8 @@ def has_address(address: str) -> bool:
 def reserve(address: str, port: int) -> socket.socket | None:
     """Reserve a port among the flowdist processes of this network namespace, and check that it can be bound.
 
-    The port itself stays unbound, for the controller.
-
-    Args:
-        address: The IP address to bind; empty: all addresses of this machine, of both families.
-        port: The TCP port.
-
-    Returns:
-        A socket that holds the reservation until it is closed or this process ends; None if another flowdist process
-        has reserved the port.
-
-    Raises:
-        FlowdistError: Another program uses the port, or it cannot be bound.
+    The port stays unbound, for the controller. The socket that is returned holds the reservation; None if another
+    flowdist process has it. FlowdistError if another program uses the port. An empty address is all, of both families.
     """
     lock = socket.socket(socket.AF_UNIX)
     try:
@@ -104,17 +89,10 @@ def reserve(address: str, port: int) -> socket.socket | None:
 
 
 def open_doors(addresses: Sequence[str], port: int) -> list[socket.socket]:
-    """Open the sockets that listen for other hosts, one for each address.
+    """Open a socket that listens for other hosts at each address; no addresses: all, of both families.
 
-    The foreground process has them open from the start to the end of a run. So no other program gets the port while a
-    controller is replaced, and hosts that connect meanwhile wait for the next one.
-
-    Args:
-        addresses: The IP addresses to bind; none: all addresses of this machine, of both families.
-        port: The TCP port.
-
-    Raises:
-        FlowdistError: The port cannot be bound.
+    The foreground process keeps them open during a run: no other program gets the port while a controller is replaced,
+    and hosts that connect meanwhile wait for the next one. FlowdistError if the port cannot be bound.
     """
     doors: list[socket.socket] = []
     for address in addresses or ("0.0.0.0", "::"):
@@ -137,11 +115,7 @@ def why_unbound(error: OSError) -> str:
 
 
 def reserve_all(addresses: Sequence[str], port: int) -> list[socket.socket] | None:
-    """Reserve a port at several addresses as `reserve` does, or at none of them; no addresses: all of this machine.
-
-    Raises:
-        FlowdistError: as `reserve`.
-    """
+    """Reserve a port at several addresses as `reserve` does, or at none of them; no addresses: all of this machine."""
     with contextlib.ExitStack() as stack:
         locks: list[socket.socket] = []
         for address in addresses or ("",):
@@ -162,11 +136,7 @@ def addresses_of(host: str) -> list[str]:
 
 
 def address_of(host: str, resolve: Resolve = addresses_of) -> str:
-    """Return the first IP address of a host name.
-
-    Raises:
-        FlowdistError: The name is unknown.
-    """
+    """Return the first IP address of a host name; FlowdistError if the name is unknown."""
     if found := resolve(host):
         return found[0]
     raise FlowdistError(f"host name {host!r} is unknown", help="write an address, such as 10.0.0.1")
@@ -186,17 +156,9 @@ def wait_for_name(
     resolve: Resolve = addresses_of,
     pause_s: float = LOOK_UP_S,
 ) -> float:
-    """Wait until a host name is known, and return what is left of the timeout, in seconds. An address is known.
+    """Wait until a host name is known, and return what is left of the timeout, in seconds; JobFailed if nothing is.
 
-    Args:
-        host: The name.
-        timeout_s: How long to wait, in seconds.
-        warn: Gets one line if the name is not known at once.
-        resolve: Looks a name up.
-        pause_s: The time between two times that the name is looked up, in seconds.
-
-    Raises:
-        JobFailed: The name is still unknown after `timeout_s`.
+    `warn` gets one line if the name is not known at once.
     """
     until = time.monotonic() + timeout_s
     is_known_at_once = True
@@ -221,9 +183,8 @@ def listening_address(host: str) -> str:
 def listening_addresses(host: str, resolve: Resolve = addresses_of) -> tuple[str, ...]:
     """Return the addresses to bind for an endpoint at `host`, IPv4 first; none: all addresses of this machine.
 
-    An IP address stays as it is, but 0.0.0.0 and :: mean all addresses. A name gives the addresses of this machine that
-    it stands for. If those are loopback, to which /etc/hosts of many machines maps the machine's own name, or if there
-    are none, the result is empty: other hosts may know the name by another address. `localhost` gives loopback.
+    A name gives the addresses of this machine that it stands for. If those are loopback, to which /etc/hosts of many
+    machines maps the machine's own name, all are bound: other hosts may know the name by another address.
     """
     if host in ("0.0.0.0", "::"):
         return ()
@@ -236,15 +197,10 @@ def listening_addresses(host: str, resolve: Resolve = addresses_of) -> tuple[str
 
 
 def reachable_address(bound: str, endpoint: str = "") -> str:
-    """Return the address at which other hosts reach this host.
+    """Return the address at which other hosts reach this host, whose sockets are bound to `bound`; empty: to all.
 
-    Args:
-        bound: The address to which this host binds its sockets; empty: all addresses of this machine.
-        endpoint: The host of the endpoint, as the user wrote it; for `::` an IPv6 address is preferred.
-
-    Returns:
-        `bound`; if that is empty, the source address of outgoing packets; if there is no route, the first address of an
-        interface; if there is none, 127.0.0.1.
+    Then it is the source address of outgoing packets, else the first address of an interface, else 127.0.0.1. For the
+    endpoint `::` an IPv6 address is preferred.
     """
     if bound:
         return bound
@@ -264,10 +220,7 @@ def _source_of(target: str) -> str:
 
 
 def interface_of(address: str) -> str:
-    """Return the name of the network interface that has the IP address; empty if none is found.
-
-    Addresses of 127/8 are those of the loopback interface, which has one of them.
-    """
+    """Return the name of the interface that has the IP address, `lo` for all of 127/8; empty if none is found."""
     if ipaddress.ip_address(address).is_loopback:
         return "lo"
     return next((name for name, addresses in interfaces().items() if address in addresses), "")

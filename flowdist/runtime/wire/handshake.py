@@ -1,16 +1,9 @@
-"""The handshake between hosts: both sides have the same job, protocol version and token before any other message.
+"""The handshake between hosts: both have the same job, protocol version and token before any other message.
 
-The client sends `Hello`, the server answers `Challenge`; from there on the connection is encrypted by TLS, if the
-server has a certificate. The client sends `Proof`, the server answers `Accepted`. The server may answer `Refused`
-instead.
-
-Each side proves that it knows the token without sending it: a proof is an HMAC over all that was said before, and over
-a fresh nonce of either side. The first proof of the server vouches for its certificate, also for having none. A relay
-between the two cannot replace the certificate, and cannot read or write what the owner of the certificate's key reads
-and writes. The first message that each side reads from the encrypted connection is a proof too, so that no bytes that a
-relay has put before it are taken for a message. Names of jobs, runs and nodes are sent after the certificate alone.
-
-Where neither side has a token, proofs have to match as well, but prove nothing, and nothing is encrypted.
+`Hello`, `Challenge`, TLS if there is a certificate, `Proof`, `Accepted` (or `Refused`). A proof is an HMAC, keyed with
+the token, over all that was said, with a fresh nonce of either side. The server's first proof vouches for its
+certificate, or for having none, so that no relay can replace it. Names are sent after it alone. The first message
+inside TLS is a proof too: bytes that a relay has put before it are no message. Without tokens, proofs prove nothing.
 """
 
 from __future__ import annotations
@@ -42,10 +35,7 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
 
 
 class Challenge(msgspec.Struct, frozen=True, tag=True):
-    """Answer of the server to `Hello`: a nonce of its own, and its proof that it knows the token.
-
-    If there is a `certificate`, as DER, what follows is encrypted.
-    """
+    """Answer of the server to `Hello`, with its proof; if there is a `certificate` (DER), what follows is encrypted."""
 
     nonce: bytes
     proof: bytes
@@ -55,8 +45,8 @@ class Challenge(msgspec.Struct, frozen=True, tag=True):
 class Proof(msgspec.Struct, frozen=True, tag=True):
     """Second message of a client: its proof, the job that it asks for, and the node that it speaks for.
 
-    `run` is the id of the run; empty for a host that is new to the job, which has no `node` either. `secret` is the
-    host's own, which it has chosen. The controller gives a node to the host that shows its secret.
+    A host that is new to the job has no `run` and no `node`. `secret` is what it has chosen: the controller gives a
+    node to the host that shows its secret.
     """
 
     proof: bytes
@@ -73,10 +63,7 @@ class Accepted(msgspec.Struct, frozen=True, tag=True):
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    """Refusal of a connection or of a `JoinRequest`.
-
-    `proof` is the server's, if a client that has proven that it knows the token is refused for good.
-    """
+    """Refusal of a connection or of a `JoinRequest`; with `proof`, of a client that knows the token, for good."""
 
     reason: str
     help: str = ""  # what the user can do
@@ -91,13 +78,7 @@ FROM_SERVER: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 
 class Credentials(NamedTuple):
-    """The proof of identity that a host shows the controller on every connection.
-
-    Attributes:
-        token: The secret of the job, which all hosts know; empty: none.
-        node: The node that the connection speaks for; empty: none yet.
-        secret: The secret of this host, which no other host knows.
-    """
+    """The proof of identity on every connection: the token of the job, and this host's own secret."""
 
     token: str = ""
     node: NodeName = ""
@@ -107,9 +88,7 @@ class Credentials(NamedTuple):
 class ConnectionRejected(FlowdistError):
     """The other side has refused this host, or this host the other side.
 
-    Attributes:
-        retry: A later attempt may succeed.
-        is_proven: The controller has proven that the refusal is its own, or there is no token to prove anything with.
+    `retry`: a later attempt may succeed. `is_proven`: the refusal is the controller's own, or there is no token.
     """
 
     def __init__(self, refused: Refused, *, is_proven: bool = False) -> None:
@@ -120,13 +99,8 @@ class ConnectionRejected(FlowdistError):
 class ClientHandshake:
     """The connecting side of one handshake.
 
-    The caller sends `hello` and passes the answer to `answer`. Then it begins TLS if there is a `certificate`, sends
-    the proof that `answer` has returned, and passes the answer to that to `finish`.
-
-    Args:
-        job: The job to ask for.
-        run: The id of its run; empty: any run.
-        credentials: What this host shows the controller.
+    Send `hello`, pass the answer to `answer`, begin TLS if there is a `certificate`, send the proof that `answer` has
+    returned, and pass the answer to that to `finish`. An empty `run` is any run.
     """
 
     def __init__(self, job: str, run: str, credentials: Credentials) -> None:
@@ -136,11 +110,7 @@ class ClientHandshake:
         self._said: tuple[bytes, ...] = ()  # by either side, up to the proof of this one
 
     def answer(self, answer: Answer) -> Proof:
-        """Return the proof to send, after checking that the server's answer to `hello` is a valid challenge.
-
-        Raises:
-            ConnectionRejected: The server refuses this host, or its challenge does not prove that it knows the token.
-        """
+        """Return the proof to send; ConnectionRejected if the server refuses this host, or does not know the token."""
         token = self._credentials.token
         if isinstance(answer, Refused):
             raise ConnectionRejected(answer, is_proven=not token)
@@ -156,11 +126,7 @@ class ClientHandshake:
         return msgspec.structs.replace(unproven, proof=_proof(token, "host", self._said))
 
     def finish(self, answer: Answer) -> None:
-        """Check the server's answer to the proof.
-
-        Raises:
-            ConnectionRejected: The server refuses this host, or the answer is not the server's.
-        """
+        """Check the server's answer to the proof; ConnectionRejected if it is a refusal, or not the server's."""
         token = self._credentials.token
         if isinstance(answer, Refused):
             is_proof = _is_proof(answer.proof, token, "refused", (*self._said, answer.reason.encode()))
@@ -172,14 +138,8 @@ class ClientHandshake:
 class ServerHandshake:
     """The listening side of one handshake.
 
-    The caller passes the client's first message to `challenge`, sends the answer, begins TLS if it has a certificate,
-    and passes the client's second message to `verify`.
-
-    Args:
-        job: The name of the job here.
-        run: The id of its run.
-        token: The secret of both sides; empty: none.
-        certificate: That of this side, as DER; empty: the connection is not encrypted.
+    Pass the client's first message to `challenge`, send the answer, begin TLS if it has a certificate (DER), and pass
+    the second message to `verify`.
     """
 
     def __init__(self, job: str, run: str, token: str, certificate: bytes = b"") -> None:
@@ -199,10 +159,7 @@ class ServerHandshake:
         return msgspec.structs.replace(unproven, proof=_proof(self._token, "controller", self._opening))
 
     def verify(self, proof: Hello | Proof) -> Accepted | Refused:
-        """Return the answer to a client's second message.
-
-        It is a refusal if the message does not prove that the client knows the token, or if job or run differ.
-        """
+        """Return the answer to a client's second message: a refusal if token, job or run differ."""
         if not isinstance(proof, Proof) or self._opening is None:
             return Refused("the second message of a handshake has to be Proof")
         self._said = _claims(self._opening, proof)
@@ -234,14 +191,9 @@ def _is_proof(proof: bytes, token: str, side: Side, said: tuple[bytes, ...]) -> 
 
 
 def _proof(token: str, side: Side, said: tuple[bytes, ...]) -> bytes:
-    """Return the proof that one side sends: an HMAC-SHA-256, keyed with the token.
+    """Return the proof of one side, which the other cannot send back: an HMAC-SHA-256, keyed with the token.
 
     Each part of its content follows the part's length, so that no two lists of parts give the same content.
-
-    Args:
-        token: The secret; empty: none.
-        side: What the proof is for, so that no side can send back the proof of the other.
-        said: What both sides have said before.
     """
     content = b"".join(len(part).to_bytes(4, "big") + part for part in (side.encode(), *said))
     return hmac.new(b"flowdist" + token.encode(), content, hashlib.sha256).digest()
@@ -250,8 +202,8 @@ def _proof(token: str, side: Side, said: tuple[bytes, ...]) -> bytes:
 def is_guessable(token: str) -> bool:
     """Return whether a token is too short, or repeats itself too much, to be a random one of GUESSED_BITS.
 
-    A token of n characters counts n times the entropy of its characters' frequencies. That is below the entropy of a
-    random token: 16 different characters just pass, words and numbers that people choose do not. Long phrases do.
+    A token of n characters counts n times the entropy of its characters' frequencies, which is below that of a random
+    token: 16 different characters just pass, words and numbers that people choose do not. Long phrases do.
     """
     shares = [count / len(token) for count in Counter(token).values()]
     return -sum(share * math.log2(share) for share in shares) * len(token) < GUESSED_BITS
