@@ -1,8 +1,7 @@
 """A timer for deadlines by which peers have to send a message. A message that arrived in time is handled before it.
 
-An event loop that was held up, for example by an fsync that took seconds, finds in one pass both the data that arrived
-in the meantime and the timers that are due. It feeds the sockets' readers, but runs timers before the tasks that read.
-A plain timer would therefore find a peer overdue although the peer's heartbeat had arrived in time.
+An event loop that was held up, as by an fsync that took seconds, runs the due timers before the tasks that read. A
+plain timer would find a peer overdue although its heartbeat had arrived in time.
 """
 
 from __future__ import annotations
@@ -19,10 +18,7 @@ PASSES = 3
 class Alarm:
     """One-shot timer that expires, lets every message that has arrived by then be handled, and then calls `judge`.
 
-    Args:
-        clock: Returns the present time, in ns.
-        judge: Called on the event loop with the time at which the alarm expired, not the time of the call. It has to
-            set the alarm again: between the expiry and this call, `set` has no effect.
+    `judge` gets the time of the expiry, in ns. It has to set the alarm again: before that, `set` has no effect.
     """
 
     def __init__(self, clock: Callable[[], int], judge: Callable[[int], None]) -> None:

@@ -1,11 +1,8 @@
 """The listening side's connections: streams of asyncio, over TCP or TLS, with one receive buffer for all of them.
 
 A controller has two connections for each of a thousand hosts, which send small messages. asyncio's own TLS takes a
-buffer for each connection, and twenty steps in Python for each message. Here a message is decrypted in the callback in
-which it arrives, and is sent in the call that writes it.
-
-A `Channel` is the transport of the streams, and the protocol of the socket's transport below. It begins without
-encryption; `encrypt` begins TLS, of which OpenSSL does everything, through two buffers in memory.
+buffer for each, and twenty steps in Python for each message. Here OpenSSL decrypts a message, through buffers in
+memory, in the callback in which it arrives.
 """
 
 from __future__ import annotations
@@ -23,14 +20,10 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class Channel(asyncio.BufferedProtocol, asyncio.Transport):
-    """One connection.
+    """One connection: the transport of the streams, and the protocol of the socket's transport below.
 
-    `close` sends what was written, and with TLS its end; then it waits for the end of the peer, which may still read.
-    The caller calls `abort` in the end.
-
-    Args:
-        streams: The protocol of the streams.
-        buffer: Where bytes arrive. Other channels of the same event loop may use it too.
+    It begins without encryption. `close` sends the rest, and waits for the end of the peer, which may still read; so
+    the caller calls `abort` in the end. Other channels of the event loop may use `buffer`, where bytes arrive, too.
     """
 
     def __init__(self, streams: asyncio.StreamReaderProtocol, buffer: memoryview) -> None:
@@ -81,11 +74,7 @@ class Channel(asyncio.BufferedProtocol, asyncio.Transport):
     # TLS
 
     async def encrypt(self, context: ssl.SSLContext) -> None:
-        """Begin TLS as the server, now, and wait until the peer has done its part.
-
-        Raises:
-            OSError: The peer does not speak TLS, or has gone.
-        """
+        """Begin TLS as the server, now, and wait until the peer has done its part; OSError if it cannot."""
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._context, self._tls = context, context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._handshake = asyncio.get_running_loop().create_future()
@@ -191,12 +180,9 @@ class Channel(asyncio.BufferedProtocol, asyncio.Transport):
 
 
 async def listen(serve: Serve, limit: int, door: socket.socket) -> asyncio.Server:
-    """Accept connections, and serve each by a task of its own; return the server.
+    """Accept connections, and serve each by a task of its own, with a `Channel` as the transport of its streams.
 
-    Args:
-        serve: Gets the streams of a connection, whose transport is a `Channel`.
-        limit: Bytes that a connection may have sent before they are read; twice as many are kept.
-        door: A socket that listens.
+    `limit` is how many bytes a connection may have sent before they are read; twice as many are kept.
     """
     loop, buffer = asyncio.get_running_loop(), memoryview(bytearray(limit))
 

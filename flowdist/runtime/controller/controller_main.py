@@ -1,9 +1,8 @@
 """The program of the controller process: it reads its configuration and the job, and runs until the supervisor ends.
 
-A controller in reserve (`is_standby`) waits here, with everything imported, until the one that runs has died. To start
-Python and to import flowdist takes 0.4 s of a processor, which are seconds on a busy machine. Hosts that connect over
-TCP kill their workers `lease` less a second after the last answer of a controller, so that a start from nothing may
-cost every worker. A standby only has to read the journal.
+A standby (`is_standby`) waits here, with everything imported, until the controller that runs has died: to import
+flowdist takes 0.4 s of a processor, seconds on a busy machine, and hosts that connect over TCP kill their workers
+`lease` less a second after the last answer of a controller.
 """
 
 from __future__ import annotations
@@ -34,10 +33,7 @@ STDIN, PIECE_BYTES = 0, 1 << 16
 def _wait_until_needed(lifeline: int) -> bytes:
     """Wait for the configuration of this controller on stdin, up to the end of the stream, and return it.
 
-    This process exits if there is none: the run has ended, or its supervisor is gone.
-
-    Args:
-        lifeline: The descriptor of a pipe that ends when the supervisor ends.
+    This process exits if there is none: the run has ended, or its supervisor is gone, which closes `lifeline`.
     """
     data = b""
     while True:

@@ -1,8 +1,7 @@
 """The controller process at work: it feeds the pure controller, writes the journal, and sends effects to the agents.
 
-A record is written to the journal before its effects are carried out (R21). The journal is forced to the disk (fsync)
-when a generation begins and when the job ends. An exception that nothing here expects ends the process: the supervisor
-starts the next controller, which continues from the journal.
+A record is written before its effects are carried out (R21), and forced to the disk (fsync) when a generation begins
+and when the job ends. After an unexpected exception the supervisor starts the next controller.
 """
 
 from __future__ import annotations
@@ -76,10 +75,7 @@ FLUSH_S = 2.0  # how long the other hosts have to read the last frames
 
 
 class ControllerConfig(msgspec.Struct, frozen=True):
-    """Configuration of the controller process.
-
-    A controller that finds a journal in the run's folder continues the job from there (R21).
-    """
+    """Configuration of the controller process; one that finds a journal in `run_dir` continues its job (R21)."""
 
     run_dir: str
     run_id: str
@@ -95,14 +91,7 @@ class ControllerConfig(msgspec.Struct, frozen=True):
 
 
 class ControllerProcess:
-    """The controller process: it passes messages and the time to the pure controller and carries out its effects.
-
-    Args:
-        config: What the supervisor has set.
-        graph: The job.
-        token: The secret that other hosts have to know; empty: none.
-        identity: The certificate for connections of other hosts; None: they are not encrypted.
-    """
+    """The controller process: it passes messages and the time to the pure controller and carries out its effects."""
 
     def __init__(self, config: ControllerConfig, graph: RoleGraph, token: str, identity: Identity | None) -> None:
         self._config = config
@@ -133,10 +122,7 @@ class ControllerProcess:
             self._write(header, force=True)
 
     def _take_over(self) -> None:
-        """Rebuild the state of the job from the journal, which holds every decision of the controllers before (R21).
-
-        The event that a new epoch begins is handled later, by `run`.
-        """
+        """Rebuild the state of the job from the journal (R21); `run` handles the event that a new epoch begins."""
         checked_header(self._journal.lines, Path(self._config.run_dir))
         self._last_ns = self._replay.follow(self._journal.lines).t_ns
         self._journal.lines.clear()
@@ -150,7 +136,7 @@ class ControllerProcess:
         """Serve agents, hosts, operators and scrapes until the supervisor ends.
 
         SIGTERM does nothing: a batch system that cancels a job sends it to all processes, and the job needs its
-        controller to end in order.
+        controller.
         """
         self._loop = asyncio.get_running_loop()
         watch_loop(die_of)
@@ -191,10 +177,7 @@ class ControllerProcess:
             await self._intake.end(writer)
 
     async def _close_remote(self) -> None:
-        """End the connections to other hosts, and wait until each host has closed its own, at most FLUSH_S seconds.
-
-        Each host first gets the rest of its news, and a Farewell if the job is not over.
-        """
+        """Send other hosts the rest of their news, or a Farewell, and end the connections within FLUSH_S seconds."""
         await self._log_relay.wait_for_last()
         until = self._loop.time() + FLUSH_S
         await self._watchers.finish(FLUSH_S)
@@ -231,11 +214,9 @@ class ControllerProcess:
             writer.close()
 
     async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> ToControllerFrame | None:
-        """Wait for the next message of a connection; None if the connection has ended.
+        """Wait for the next message of a connection; None if it has ended.
 
-        Raises:
-            msgspec.MsgspecError: The frame is invalid, or its sender may not send it.
-            TimeoutError: The connection is of another host, which does not join.
+        MsgspecError if the frame is invalid, or its sender may not send it; TimeoutError if another host does not join.
         """
         if writer not in self._remote:
             return await read_to_controller(reader)
@@ -400,10 +381,7 @@ class ControllerProcess:
         self._alarm.set(max(0, min(times) - self._now()) / 1e9 if times else None)
 
     def _time_passed(self, now: int) -> None:
-        """Handle the deadlines of the sessions and of the pure controller that have passed by `now`, in ns.
-
-        The alarm calls this once every message that had arrived by `now` is handled.
-        """
+        """Handle the deadlines that have passed by `now`, in ns: every message that had arrived by then is handled."""
         for event in self._sessions.detector.expire(now):
             self._handle(event)
         deadline = self._controller.deadline()

@@ -1,10 +1,8 @@
 """News of the job that the controller sends to joined hosts, behind everything that is urgent.
 
-A host gets what concerns its node, a few bytes for each change there, and nothing about other nodes: with a line of the
-journal for each host, N hosts would cost N times N lines. Orders and acknowledgements go to the agent of the host, over
-a connection of its own, and when they are due. News wait: they are gathered for NEWS_S, and then sent to a few hosts at
-a time, so that heartbeats which arrive meanwhile are answered in between. Hosts that show the progress of the job get
-its messages as a digest, once in DIGEST_S, the same bytes for all.
+A host gets a few bytes for each change at its node, and nothing about others: with the journal for each, N hosts cost N
+times N lines. News are gathered for NEWS_S and sent to a few hosts at a time, so that heartbeats are answered in
+between. Hosts that show the job's progress get a digest, once in DIGEST_S, the same bytes for all.
 """
 
 from __future__ import annotations
@@ -33,10 +31,7 @@ HOSTS_AT_ONCE = 50  # get their news in one pass of the event loop
 class HostNews:
     """The joined hosts that get news, by the connection of their foreground process.
 
-    Args:
-        job: The state of the job.
-        place: Returns the place behind the last line of the journal.
-        write: Sends a frame over a connection, or drops it if the connection has ended.
+    `place` returns the place behind the journal's last line; `write` drops a frame if the connection has ended.
     """
 
     def __init__(
@@ -51,10 +46,7 @@ class HostNews:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def add(self, node: NodeName, writer: asyncio.StreamWriter, *, shows_progress: bool) -> None:
-        """Send a host the news of its node from now on, and first the present attempt of each replica there.
-
-        If the job is over, the host gets its end.
-        """
+        """Send a host the news of its node: first the present attempts there or the job's end, then what is new."""
         self._nodes.pop(self._hosts.get(node, writer), None)
         self._hosts[node], self._nodes[writer] = writer, node
         if shows_progress:

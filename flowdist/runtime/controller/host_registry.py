@@ -42,12 +42,7 @@ OWNERS = "hosts.jsonl"  # in the folder of the run: a line for each node and hos
 
 
 def node_name(host: str, roles: set[str]) -> NodeName:
-    """Return a valid node name made from a host's name, as `gpu07` from `gpu07.cluster`.
-
-    It is the part before the first dot, in lower case, with hyphens for other characters than letters and digits, cut
-    to NAME_MAX characters. If it begins with no letter, it gets the prefix `host-`. If a role has that name, or fault
-    plans reserve it (`all`, `controller`), it gets the suffix `-host`.
-    """
+    """Return a valid node name made from a host's name, as `gpu07` from `gpu07.cluster`; no role's, no reserved one."""
     name = re.sub(r"[^a-z0-9]+", "-", host.lower().partition(".")[0]).strip("-")[:NAME_MAX]
     name = name if re.match(r"[a-z]", name) else f"host-{name}".rstrip("-")
     return f"{name}-host" if name in roles | {"all", "controller"} else name
@@ -64,7 +59,7 @@ class Listening(msgspec.Struct, frozen=True):
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """The host that a node belongs to, by the SHA-256 of the host's secret. Of several lines, the last one counts.
+    """The host that a node belongs to, by the SHA-256 of its secret. Of several lines, the last one counts.
 
     `address` is the one from which the host has joined.
     """
@@ -80,18 +75,9 @@ NOBODY = Owner("", "", "")
 class HostRegistry:
     """The connections of other hosts, each with the node that it may speak for.
 
-    A node belongs to one host at a time: the one that shows the secret with which it has joined. A host that connects
-    again, also to the next controller, keeps its node.
-
-    Args:
-        graph: The job.
-        job: The name by which other hosts ask for the job.
-        run_id: The id of the run.
-        run_dir: The folder of the run, where the owners of the nodes are kept for the next controller.
-        token: The secret that other hosts have to know; empty: none.
-        known_nodes: Nodes that are expected from the start: a new host does not get one of their names.
-        refusals: The log of refused connections.
-        tls: The certificate of this controller; None: connections are not encrypted.
+    A node belongs to one host at a time: the one that shows the secret with which it has joined. It keeps the node when
+    it connects again, also to the next controller, for which `run_dir` keeps the owners. New hosts get no name of
+    `known_nodes`. Without `tls`, nothing is encrypted.
     """
 
     def __init__(
@@ -114,11 +100,7 @@ class HostRegistry:
         self._brought: dict[NodeName, str] = {}  # by node: the address of its host, if it was new to this controller
 
     async def admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Do the handshake on a new connection, and return whether it succeeded: only then the peer may send frames.
-
-        The log tells if the peer is refused, sends an invalid message, or takes longer than HANDSHAKE_S. The caller
-        closes the connection.
-        """
+        """Do the handshake on a new connection within HANDSHAKE_S; return whether the peer may send frames."""
         try:
             keep_alive(writer.get_extra_info("socket"))
             async with asyncio.timeout(HANDSHAKE_S):
@@ -169,10 +151,10 @@ class HostRegistry:
         return answer
 
     def node_of(self, writer: asyncio.StreamWriter) -> NodeName:
-        """Return the node that a connection may speak for; empty if its host has no node, or has lost it to a new host.
+        """Return the node that a connection may speak for; empty if its host has none, or has lost it to a new host.
 
-        A new host gets the name of a node whose host has left. Other connections of the former host, such as its
-        agent's, may still be open then: they must not speak for the new one.
+        Other connections of the former host, such as its agent's, may still be open then: they must not speak for the
+        new one.
         """
         name, digest = self._shown.get(writer, ("", ""))
         owner = self._owners.get(name)
@@ -185,16 +167,10 @@ class HostRegistry:
         return f"{name} from {address}" if address else "a process of this host"
 
     def welcome(self, request: JoinRequest, job: JobState, writer: asyncio.StreamWriter, now: int) -> Welcome | Refused:
-        """Register a host that asks to join under the name of its node, and return the answer to its request.
+        """Register a host that asks to join under the name of its node, or a free one, and return the answer.
 
-        A host that has a node keeps it. A new host gets a free name. It is refused if the job is ending or over, and
-        may try again then, and if the job has had HOSTS_MAX hosts, or NAMES_MAX from the same address.
-
-        Args:
-            request: The host's request.
-            job: The state of the job.
-            writer: The connection of the host's foreground process.
-            now: The present time of the job, in ns.
+        It is refused while the job is ending or over, after which it may try again, and if the job has had HOSTS_MAX
+        hosts, or NAMES_MAX from the same address.
         """
         name = self.node_of(writer)
         if not name:
@@ -235,10 +211,7 @@ class HostRegistry:
         return self._hosts.get(name)
 
     def disconnected(self, writer: asyncio.StreamWriter) -> None:
-        """Forget a connection that has ended.
-
-        A new host does not get the name of its node while the job counts the node as up.
-        """
+        """Forget a connection that has ended; its node's name stays taken while the job counts the node as up."""
         name, _ = self._shown.pop(writer, ("", ""))
         if self._hosts.get(name) is writer:
             del self._hosts[name]
@@ -246,9 +219,8 @@ class HostRegistry:
     def _free_name(self, host: str, address: str, job: JobState) -> NodeName:
         """Return the name of the node of a new host: that of the host, with a number if another host may use it.
 
-        A name that was given once is free for hosts at the same address alone: a machine that starts again gets its
-        name again. Another host of that name may just be out of reach. It would be refused for good when it comes back
-        if its node were given away.
+        A used name is free only for hosts at the same address, such as a machine that starts again. Another host of
+        that name may just be out of reach, and would be refused for good if its node were given away.
         """
         base = node_name(host, {role.name for role in self._graph.roles})
         number, name = 1, base
@@ -279,12 +251,9 @@ def _digest(secret: str) -> str:
 
 
 def _read_owners(path: Path) -> dict[NodeName, Owner]:
-    """Return the owners that earlier controllers of the run have kept; none without a file.
+    """Return the owners that earlier controllers of the run have kept; BadLine if a line is damaged.
 
     An incomplete last line, which a crash may leave, is cut off: its host has not learned of its node.
-
-    Raises:
-        BadLine: A line is damaged.
     """
     if not path.exists():
         return {}

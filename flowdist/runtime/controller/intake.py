@@ -25,12 +25,7 @@ CLOSE_S = 2.0  # how long a peer has to read what was sent to it, once its conne
 
 
 class Intake:
-    """The connections of other hosts, each of which the caller opens, reads and ends here.
-
-    Args:
-        hosts: The nodes of the connections.
-        refusals: The log of refused connections.
-    """
+    """The connections of other hosts, each of which the caller opens, reads and ends here."""
 
     def __init__(self, hosts: HostRegistry, refusals: Refusals) -> None:
         self._hosts, self._refusals = hosts, refusals
@@ -41,10 +36,7 @@ class Intake:
         self._dropped: WeakSet[asyncio.StreamWriter] = WeakSet()  # what has arrived on them is not read any more
 
     async def open(self, writer: asyncio.StreamWriter) -> bool:
-        """Add a new connection and wait for its turn to be read; return whether there is room for it.
-
-        Another connection may be closed for it.
-        """
+        """Add a new connection, if there is room or another can be closed for it, and wait for its turn to be read."""
         victim = self._connections.opened(writer, address_of(writer))
         if victim is not None:
             self.drop(victim, "too many connections have not joined")
@@ -81,9 +73,8 @@ class Intake:
     async def read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> ToControllerFrame | None:
         """Wait for the next frame of another host and return its message; None if the connection has ended.
 
-        Raises:
-            msgspec.MsgspecError: The frame is too long, or holds no message to the controller.
-            TimeoutError: The connection has no node, and sends no frame in time.
+        MsgspecError if the frame is too long, or no message to the controller; TimeoutError if one without a node is
+        late.
         """
         address, clock = address_of(writer), asyncio.get_running_loop().time
 

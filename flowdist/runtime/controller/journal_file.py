@@ -19,12 +19,9 @@ JOURNAL_BAD = os.EX_DATAERR
 
 
 class JournalFile:
-    """The journal's file, open for appending; it is made if it does not exist.
+    """The journal's file, open for appending; BadLine if a line cannot be used.
 
     An incomplete last line, which a crash may leave, is cut off when the file is opened.
-
-    Raises:
-        BadLine: A line of the file cannot be used.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,12 +38,9 @@ class JournalFile:
             _end_without_journal(error)
 
     def write(self, line: Line, *, force: bool) -> bytes:
-        """Append a line with its check, and return its bytes.
+        """Append a line with its check, which survives a crash, with `force` of the machine too; return its bytes.
 
-        The line survives a crash of this process, and with `force` (fsync) one of the machine.
-
-        If the line cannot be written, this process exits at once with code JOURNAL_LOST: an effect that no later
-        controller can read in the journal must not be carried out (R21).
+        If that fails, this process exits with JOURNAL_LOST: no effect that the next controller cannot read (R21).
         """
         data = self._chain.add_check(encode_line(line))
         try:
@@ -65,11 +59,7 @@ class JournalFile:
         return Place(self._size, self._chain.check)
 
     def has(self, place: Place) -> bool:
-        """Return whether the file agrees up to a place that another process names; it need not be one of a line.
-
-        Raises:
-            OSError: The file cannot be read.
-        """
+        """Return whether the file agrees up to a place, of a line or not, that another process names."""
         end = b'"check":"%s"}\n' % place.check.encode(errors="replace")
         if not len(end) <= place.size <= self._size:
             return place == Place()

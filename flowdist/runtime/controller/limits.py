@@ -1,9 +1,8 @@
 """Limits of what peers can make a controller keep and do: connections, unfinished frames, messages in a second.
 
-All of it is arithmetic: the caller measures, passes the time, and closes the connections that are named. Each limit is
-shared fairly among addresses: where there is too much, the address with the largest part loses, so that a host beside
-a hostile one loses nothing. The sizes are chosen for a growth of the controller of less than 64 MB, with TLS, which
-takes 25 KB for each connection.
+All of it is arithmetic: the caller measures and closes. Where there is too much, the address with the largest part
+loses, so that a host beside a hostile one loses nothing. The sizes let a controller grow by less than 64 MB, with TLS,
+which takes 25 KB for each connection.
 """
 
 from __future__ import annotations
@@ -34,12 +33,8 @@ C = TypeVar("C", bound=Hashable)
 class Connections(Generic[C]):
     """The connections of other hosts: newcomers, which have no node yet, and connections with a node.
 
-    Newcomers above a number wait for their turn. When a thousand hosts come at once, each of them would otherwise be
-    refused several times before there is room, and come again: that costs more than to let all of them in.
-
-    Args:
-        newcomers_max: How many newcomers there may be at once.
-        waiting_max: How many more may wait.
+    Newcomers above a number wait for their turn. When a thousand hosts come at once, each would otherwise be refused
+    several times and come again, which costs more than to let all of them in.
     """
 
     def __init__(self, newcomers_max: int = NEWCOMERS_MAX, waiting_max: int = 0) -> None:
@@ -53,8 +48,7 @@ class Connections(Generic[C]):
     def opened(self, connection: C, address: str) -> C | None:
         """Add a newcomer that waits, and return the one that has to be closed for it, if there are too many.
 
-        That is the oldest of the address that has the most, so that nobody fills the room for others. Where no address
-        has two, it is the new one, if too many wait.
+        That is the oldest of the address that has the most; where no address has two, the new one, if too many wait.
         """
         self._coming[connection] = address
         self._coming_of[address] += 1
@@ -106,11 +100,7 @@ class Connections(Generic[C]):
 
 
 class ByteBudget(Generic[C]):
-    """The bytes of unfinished frames, by connection, which together stay within a limit.
-
-    Args:
-        limit: Of the sum, in bytes.
-    """
+    """The bytes of unfinished frames, by connection, which together stay within a limit."""
 
     def __init__(self, limit: int = UNFINISHED_MAX) -> None:
         self._limit = limit
@@ -118,16 +108,10 @@ class ByteBudget(Generic[C]):
         self.total = 0
 
     def note(self, connection: C, address: str, size: int) -> list[C]:
-        """Record the size of the unfinished frame of a connection, and return the connections that have to be closed.
+        """Record the bytes of a connection's unfinished frame (0: none); return those to close, which are forgotten.
 
-        These are forgotten at once. Each is the one with the largest frame, of the address whose frames are the
-        largest together. So an address is spared as long as all others that are spared, and itself twice, fit in the
-        limit.
-
-        Args:
-            connection: The connection.
-            address: Of its peer.
-            size: The number of bytes that have arrived of its frame; 0: it has no unfinished frame.
+        Each has the largest frame of the address with the largest sum. So an address is spared as long as all others
+        that are spared, and itself twice, fit in the limit.
         """
         self.forget(connection)
         if size:
@@ -154,8 +138,7 @@ class ByteBudget(Generic[C]):
 class Pace:
     """How fast each address may send: BURST units at once, then RATE in a second (a token bucket).
 
-    An address that is faster is not refused: its connections are read later, so that its own network waits for it. Its
-    journal lines, and the work of the supervisor that reads them, are then bounded.
+    A faster address is read later, not refused: its own network waits, and its lines in the journal are bounded.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,7 @@
 """The metrics of a job at http://127.0.0.1:PORT/metrics, in the text formats of Prometheus and OpenMetrics.
 
-Each scrape is computed from the state of the job. No counters are kept that could drift, and a controller that takes
-over continues the counts of the last one; only its refusals begin with 0. A Prometheus client library is made for
-counters that a process keeps; adapting one would take more code than writing the page of text.
+Each scrape is computed from the state of the job: no counter drifts, and the next controller continues the counts, but
+for its refusals. A client library is made for counters that a process keeps; adapting one would take more code.
 """
 
 from __future__ import annotations
@@ -33,10 +32,7 @@ NODE_STATES: tuple[NodePhase, ...] = get_args(NodePhase)
 
 
 class Family(NamedTuple):
-    """A metric and its samples, each with labels and a value.
-
-    `name` is without the prefix `flowdist_`, and without the suffix `_total` of counters.
-    """
+    """A metric and its samples; the name is without `flowdist_`, and without the `_total` of counters."""
 
     name: str
     kind: Literal["gauge", "counter"]
@@ -45,10 +41,9 @@ class Family(NamedTuple):
 
 
 def families(status: Status, refused: int = 0) -> Iterator[Family]:
-    """Yield all metrics of a job, whose controller has refused so many connections and messages.
+    """Yield all metrics of a job; time accounts and goodput only if known.
 
-    The time accounts and the goodput are left out while they are unknown. Restarts and incidents begin with 0 for every
-    cause, because a counter that appears with its first increment hides that increment from `rate`.
+    Restarts and incidents begin with 0 for every cause: a counter's first increment would be hidden from `rate`.
     """
     nodes = Counter(node.phase for node in status.nodes)
     yield Family("job_info", "gauge", "The job.", [({"job": status.name, "run": status.run_id}, 1)])
@@ -147,15 +142,9 @@ def _escaped(text: str) -> str:
 
 
 def listen(port: int) -> socket.socket:
-    """Open the socket at which the controllers of a run answer scrapes, on loopback, and return it.
+    """Open the socket at which the controllers of a run answer scrapes, on loopback; port 0 selects a free one.
 
-    The foreground process opens it and keeps it open, so that the next controller answers at the same port.
-
-    Args:
-        port: The TCP port; 0 selects a free one.
-
-    Raises:
-        FlowdistError: The port cannot be bound, as when it is in use.
+    The foreground process keeps it, so that the next controller has the same port. FlowdistError if it cannot be bound.
     """
     try:
         return socket.create_server(("127.0.0.1", port))
@@ -165,15 +154,7 @@ def listen(port: int) -> socket.socket:
 
 
 async def serve_metrics(listening: int, status: Callable[[], Status], refusals: Refusals) -> asyncio.Server:
-    """Begin to answer scrapes at a listening socket, and return the server; closing the server ends that.
-
-    Of more than SCRAPES_MAX connections, the oldest one is closed.
-
-    Args:
-        listening: The file descriptor of the socket.
-        status: Returns the current status of the job.
-        refusals: The log of refused connections; its count is one of the metrics.
-    """
+    """Begin to answer scrapes at a listening socket; of more than SCRAPES_MAX connections, the oldest is closed."""
     connections: Connections[asyncio.StreamWriter] = Connections(SCRAPES_MAX)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

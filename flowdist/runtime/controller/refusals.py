@@ -26,12 +26,7 @@ class Refusals:
         self.count = 0  # of all refusals
 
     def note(self, source: str, reason: str) -> None:
-        """Note a refusal.
-
-        Args:
-            source: The peer or the node that was refused.
-            reason: Why, as a sentence without a full stop.
-        """
+        """Note a refusal of a peer or node; the reason is a sentence without a full stop."""
         self.count += 1
         now = time.monotonic()
         said_s, since = self._sources.pop(source, (now - QUIET_S, 0))

@@ -1,8 +1,7 @@
 """The connections of this host that watch the journal. Each gets every line, as fast as its peer reads.
 
-A watcher that has had all lines gets the next one as it is written. One that has not, because it is new or because its
-peer reads slowly, gets them from the file, a piece at a time, so that none waits in memory. If the file cannot be read,
-the connection is closed: its peer may connect again. Hosts that have joined are sent `host_news` instead.
+One that has not had all lines gets them from the file, a piece at a time, so that none waits in memory. If the file
+cannot be read, the connection is closed. Hosts that have joined are sent `host_news` instead.
 """
 
 from __future__ import annotations
@@ -28,11 +27,7 @@ class _Watcher:
 
 
 class Watchers:
-    """The watchers of one journal.
-
-    Args:
-        path: The file, which exists and ends with a whole line.
-    """
+    """The watchers of one journal, whose file exists and ends with a whole line."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._size = path, path.stat().st_size
@@ -72,11 +67,7 @@ class Watchers:
             await asyncio.wait(tasks, timeout=timeout_s)
 
     async def _feed(self, watcher: _Watcher, skip: int = 0) -> None:
-        """Send a watcher the lines that it lacks. Close it if that fails.
-
-        The first `skip` of these are left out, as far as the file has them by now: a line that is written meanwhile is
-        sent.
-        """
+        """Send a watcher the lines that it lacks, but not the first `skip` that the file has by now."""
         present = self._size
         try:
             while watcher.position < self._size and not watcher.writer.is_closing():
@@ -93,11 +84,7 @@ class Watchers:
         watcher.task = None
 
     def _read(self, position: int) -> list[bytes]:
-        """Return the lines of the file from `position` on, about PIECE_BYTES of them.
-
-        Raises:
-            OSError: The file cannot be read, or is shorter than what was written: it was damaged from outside.
-        """
+        """Return the lines from `position` on, about PIECE_BYTES; OSError also if the file was cut from outside."""
         with self._path.open("rb") as file:
             file.seek(position)
             piece = file.read(min(PIECE_BYTES, self._size - position))
