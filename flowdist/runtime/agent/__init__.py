@@ -1,5 +1,4 @@
 """The processes of a node: its guardian, its spawner, and the agent process that drives the pure agent.
 
-The guardian is the parent of the other two, and kills every process of the node when one of them ends. The agent
-process carries out what the pure agent (`flowdist.control.agent`) orders; it decides nothing.
+The guardian is the parent of the other two, and kills every process of the node when one of them ends.
 """

@@ -1,8 +1,6 @@
-"""The agent process of a node, which drives the pure agent (`flowdist.control.agent`).
+"""The agent process of a node, which drives the pure agent (`flowdist.control.agent`), and makes no decisions.
 
-The process gives the pure agent its inputs in the order in which they arrive, and carries out each output. It makes no
-decisions. An exception that nothing here expects ends the process: the guardian then kills the rest of the node, and
-the controller learns that the node is lost.
+After an unexpected exception the guardian kills the rest of the node, and the controller learns that it is lost.
 """
 
 from __future__ import annotations
@@ -59,14 +57,7 @@ def run_agent(
 ) -> None:
     """Run the agent process, which the guardian has forked, until the job is over or the node has left it.
 
-    If the spawner ends before that, the process exits with code 1.
-
-    Args:
-        config: The node and its place in the run.
-        channel: The socket to the spawner.
-        credentials: What this host shows a controller on another host.
-        page: Gets the end of the agent's lease, for the guardian; None: nothing reads it.
-        spawner_pid: The process id of the spawner; 0: it is not watched.
+    `page` gets the end of the lease, for the guardian. If the spawner (pid 0: not watched) ends, this exits with 1.
     """
     for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME") if config.interface else ():
         os.environ.setdefault(name, config.interface)  # else gloo looks up the host's name, which may fail
@@ -138,11 +129,7 @@ class _AgentProcess:
         )
 
     async def _keep_connected(self) -> None:
-        """Connect to the controller and pass its messages to the pure agent; connect again when the connection ends.
-
-        The pure agent gets an input for each connection, for its end, and for each refused attempt to connect. The
-        coroutine runs until it is cancelled.
-        """
+        """Connect to the controller, again and again; pass its messages, and what became of connections, on."""
         is_local = self._config.controller is None
         retry_s = LOCAL_RETRY_S if is_local else REMOTE_RETRY_S
         while True:
@@ -172,11 +159,9 @@ class _AgentProcess:
             self._writer.write(encode(message))
 
     def _handle(self, event: io.AgentInput) -> None:
-        """Have the pure agent handle an input, and carry out its outputs.
+        """Have the pure agent handle an input, and carry out its outputs before those of an input that they cause.
 
-        Carrying out an output may call this method again with the next input. That input waits until all outputs of
-        this one are carried out. An exception ends this process, for which no caller has to provide: the outputs that
-        are left would never be carried out.
+        An exception ends this process, for which no caller has to provide: the outputs that are left would be lost.
         """
         self._inputs.append(event)
         if self._is_handling:
@@ -256,10 +241,7 @@ class _AgentProcess:
         return self._paths.attempt_dir(output.replica, output.attempt)
 
     def _read_answers(self) -> None:
-        """Read the spawner's answers and pass them on, about store hosts to `Stores` and about workers to `Workers`.
-
-        If the spawner has ended, this process exits with code 1.
-        """
+        """Read the spawner's answers and pass them on; exit with code 1 if the spawner has ended."""
         answers = self._spawner.receive()
         if answers is None:
             os._exit(1)  # without a spawner the node is lost: the guardian kills the rest of it

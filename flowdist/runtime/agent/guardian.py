@@ -1,8 +1,7 @@
 """The guardian of a node: a small process that is the last one of its node to end.
 
-The guardian starts the node's spawner and agent and waits. When the supervisor, the spawner or the agent ends, or a
-fault kills the node, or the agent misses the end of its lease, the guardian kills all of its descendants, including
-adopted ones, and ends. An end with exit code 0 proves that nothing of the node runs any more (R19).
+It kills all of its descendants, including adopted ones, when the supervisor, the spawner or the agent ends, a fault
+kills the node, or the agent misses the end of its lease. Its exit code 0 proves that the node is empty (R19).
 """
 
 from __future__ import annotations
@@ -36,9 +35,8 @@ EXIT_WAIT_S = 1.0  # an agent closes its sockets a moment before its parent can 
 def main() -> None:
     """Run the guardian process. The command line's only argument is its NodeConfig, as JSON.
 
-    The process ends with exit code 0 if nothing of the node runs any more. Any other end proves nothing: a descendant
-    may have outlived SIGKILL, or the guardian was killed or had an error. If the controller is on another host and the
-    agent has not ended in order, the guardian first sends the controller the proof that the node is empty.
+    The exit code is 0 if nothing of the node runs any more; any other proves nothing. If the controller is on another
+    host and the agent has not ended in order, the guardian first sends it the proof that the node is empty.
     """
     config = msgspec.json.decode(sys.argv[1], type=NodeConfig)
     token, secret = os.environ.pop(TOKEN, ""), os.environ.pop(HOST_SECRET, "")  # workers must not inherit them
@@ -93,10 +91,9 @@ def _run_agent(
 
 
 def _fork(job: Callable[[], None], close: list[int]) -> int:
-    """Fork a child that runs `job` and dies with this process; return its process id.
+    """Fork a child that runs `job` and dies with this process, which has one thread; return its process id.
 
-    Forking is safe, because this process has one thread. The child closes the descriptors `close`. It exits with code
-    0 when `job` returns, else with 1.
+    The child closes the descriptors `close`. It exits with code 0 when `job` returns, else with 1.
     """
     me = os.getpid()
     pid = os.fork()
@@ -119,10 +116,9 @@ def _fork(job: Callable[[], None], close: list[int]) -> int:
 
 
 def _watch(lifeline: int, wake: int, agent: int, spawner: int, lease: LeaseWatch) -> str:
-    """Wait until the processes of the node have to be killed, and return the cause in words.
+    """Wait until the node's processes have to be killed, and return why; empty: the agent has left the job.
 
-    It is empty if the agent has exited with code 0, which means that the node has left the job. The pipe `lifeline`
-    closes when the supervisor ends; the pipe `wake` delivers the numbers of the signals that this process gets.
+    `lifeline` closes when the supervisor ends; `wake` delivers the numbers of the signals that this process gets.
     """
     poll = select.poll()
     poll.register(lifeline, select.POLLIN | select.POLLHUP)

@@ -35,13 +35,8 @@ class LeasePage:
 class LeaseWatch:
     """Decision whether the agent has missed the end of its lease while processes of its node were running.
 
-    After a pause of the whole node, as when its machine was suspended, the agent has LATE_NS to find out.
-
-    Args:
-        page: What the agent writes.
-        guardian: The process id of the guardian, an ancestor of all processes of the node.
-        agent: The process id of the agent.
-        now_ns: The clock of the times on the page.
+    After a pause of the whole node, as when its machine was suspended, the agent has LATE_NS to find out. The guardian
+    is an ancestor of all processes of the node.
     """
 
     def __init__(self, page: LeasePage, guardian: int, agent: int, now_ns: Callable[[], int] = boot_ns) -> None:

@@ -38,19 +38,10 @@ def awaited_file(role: RoleSpec) -> FileState | None:
 async def until_ready(
     check: Readiness, address: str, ports: Mapping[str, int], workdir: str, folder: Path, before: FileState | None
 ) -> None:
-    """Repeat the readiness check of an attempt every PAUSE_S until it passes.
+    """Repeat the readiness check of an attempt every PAUSE_S until it passes, or the caller cancels this.
 
-    There is no timeout: the caller cancels this coroutine when the attempt ends. A check of kind `call` never passes
-    here, because the worker itself reports that it is ready. A file or log that cannot be read does not pass.
-
-    Args:
-        check: The kind of the check, and its target.
-        address: The address of the replica's node, for `tcp` and `http`.
-        ports: The ports at which the replica listens, by name, for `tcp` and `http`.
-        workdir: The folder that a target of `file` is relative to.
-        folder: The folder of the attempt, in which the check `log` searches the output of all workers.
-        before: The target of `file` before the attempt was started: a file that has stayed so belongs to an earlier
-            attempt and does not count. None: there was none.
+    A check of kind `call` never passes here: the worker itself reports that it is ready. A `file`, relative to
+    `workdir`, counts only if it is not as `before` the start (None: there was none): else it is of an earlier attempt.
     """
     search = LogSearch(check.target if check.how == "log" else "", folder)
     passes = False
@@ -72,22 +63,14 @@ async def until_ready(
 
 
 class LogSearch:
-    """Search for a pattern in the lines of an attempt's logs while they grow; no byte is read twice.
-
-    Args:
-        pattern: The regular expression.
-        folder: The folder of the attempt.
-    """
+    """Search for a pattern in the lines of an attempt's logs while they grow; no byte is read twice."""
 
     def __init__(self, pattern: str, folder: Path) -> None:
         self._pattern, self._folder = re.compile(pattern), folder
         self._read: dict[Path, tuple[int, bytes]] = {}  # how many bytes, and the line that they leave incomplete
 
     def look(self) -> bool:
-        """Search what was added to the logs since the last call, LOOK_BYTES of each at most. Return whether it matches.
-
-        A line counts before it is complete.
-        """
+        """Return whether what was added to the logs, LOOK_BYTES of each at most, matches; a line may be incomplete."""
         return any(self._look_at(path) for path in sorted(self._folder.glob("*/std*.log")))
 
     def _look_at(self, path: Path) -> bool:
@@ -109,9 +92,9 @@ def _pieces(line: str) -> list[str]:
 
 
 async def _answers(address: str, port: int, path: str | None) -> bool:
-    """Return whether a connection to the port succeeds and, unless `path` is None, an HTTP GET of it gives no error.
+    """Return whether a connection to the port succeeds, and an HTTP GET of `path` (None: no GET) gives no error.
 
-    An HTTP status of 400 or more is an error, and so is no status within 5 s, or a line without end.
+    A status of 400 or more is an error, and so is no status within 5 s, or a line without end.
     """
     try:
         reader, writer = await asyncio.open_connection(address, port)

@@ -23,11 +23,8 @@ from flowdist.runtime.worker_env.worker_errors import (
 class WorkerExits:
     """Interpreter of the exits of a node's workers, for the pure agent.
 
-    The kernel does not say which process it killed for lack of memory. A worker counts as such if SIGKILL ended it, the
-    agent did not send that signal, and the kernel's count of such kills has grown since the last failed worker.
-
-    Args:
-        mask: Hides the values of secrets in error texts.
+    The kernel does not say which process it killed for lack of memory. A worker counts as such if SIGKILL ended it, not
+    from the agent, and the kernel's count of such kills has grown since the last failed worker.
     """
 
     def __init__(self, mask: Mask) -> None:
@@ -39,13 +36,8 @@ class WorkerExits:
     ) -> io.WorkerExited:
         """Return the input that reports the exit of a worker to the pure agent. Call this once for each exit.
 
-        Args:
-            start: The order by which the worker was started.
-            local_rank: The worker's number in the replica, from 0.
-            code: The worker's exit code as `subprocess` has it, negative for a signal. An injected fault may have left
-                another code in the folder, which is reported then.
-            folder: The worker's log folder, in which its error is looked up.
-            was_killed: Whether the agent has sent SIGKILL to the attempt.
+        `code` is negative for a signal. An injected fault may have left another code in the worker's log `folder`.
+        `was_killed`: the agent has sent SIGKILL to the attempt.
         """
         ended_by, code = signal_name(code) if code < 0 else None, injected_code(folder, code)
         stops = was_stopping(folder)
@@ -71,9 +63,6 @@ class WorkerExits:
         )
 
     def _has_oom_kill(self, folder: Path) -> bool:
-        """Return whether the kernel has killed a process for lack of memory since the last call of this method.
-
-        An injected fault that left its file in the worker's folder counts as such a kill.
-        """
+        """Return whether the kernel, or an injected fault, has killed for lack of memory since the last call."""
         before, self._oom_kills = self._oom_kills, oom_kills()
         return self._oom_kills > before or os.path.exists(folder / INJECTED_OOM)  # noqa: PTH110  # raises nothing

@@ -23,13 +23,7 @@ _Identity = tuple[ReplicaId, int, int]  # of a worker: its replica, attempt and 
 
 
 class WorkerSocket:
-    """The agent's side of the connections to its workers.
-
-    Lines that workers write become inputs of the pure agent; the other methods write lines to workers.
-
-    Args:
-        handle: Gives the pure agent an input.
-    """
+    """The agent's side of the connections to its workers, whose lines become inputs of the pure agent (`handle`)."""
 
     def __init__(self, handle: Callable[[io.AgentInput], None]) -> None:
         self._handle = handle
@@ -43,38 +37,20 @@ class WorkerSocket:
         return server
 
     def answer(self, answer: io.AnswerWorker, *, error: str = "") -> None:
-        """Write the controller's answer to the workers that wait for it after `commit()`.
-
-        These are the workers of the attempt that offered this path and are still connected; there may be none.
-
-        Args:
-            answer: The controller's answer.
-            error: The text of the exception that `commit()` has to raise; empty: none.
-        """
+        """Answer the connected workers that wait after `commit()`, which raises `error` unless that is empty."""
         content = {"path": answer.path, "accepted": answer.accepted, "reason": answer.reason}
         line = {"commit": {**content, "error": error} if error else content}
         for writer in self._offers.pop((answer.replica, answer.attempt, answer.path), []):
             writer.write(json.dumps(line).encode() + b"\n")
 
     def leave(self, replica: ReplicaId, attempt: int) -> None:
-        """Ask the workers of the attempt that have entered `flowdist.worker.elastic()` to leave their generation.
-
-        Each reports later that it is suspended. Workers that are not connected get nothing.
-        """
+        """Ask the attempt's connected workers in `elastic()` to leave; each reports later that it is suspended."""
         for key, writer in self._in_elastic.items():
             if key[:2] == (replica, attempt):
                 writer.write(b'{"leave": true}\n')
 
     def resume(self, replica: ReplicaId, before: int, attempt: int, local_rank: int, env: dict[str, str]) -> None:
-        """Have a suspended worker continue as a worker of another attempt. One that is not connected gets nothing.
-
-        Args:
-            replica: The worker's replica.
-            before: The attempt that the worker belonged to.
-            attempt: The attempt that the worker belongs to now.
-            local_rank: The worker's number in the replica, from 0.
-            env: The environment variables that change, with their new values.
-        """
+        """Have a suspended worker continue in another attempt, with the changes in `env`, if it is connected."""
         writer = self._in_elastic.pop((replica, before, local_rank), None)
         if writer is not None:
             self._in_elastic[replica, attempt, local_rank] = writer

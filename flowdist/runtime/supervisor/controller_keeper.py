@@ -1,7 +1,4 @@
-"""The controller process of a run, started again when it dies; each controller continues from the journal (R21).
-
-Its successors may wait already until it has died: see `runtime.controller.controller_main`.
-"""
+"""The controller process of a run, started again when it dies; each continues from the journal (R21)."""
 
 from __future__ import annotations
 
@@ -34,14 +31,8 @@ PREPARE_AFTER_S = 1.0  # from the start of the first controller to that of its s
 class ControllerKeeper:
     """Keeper of the controller process: starts it, reads its journal, and starts the next one when it has died.
 
-    Agents and workers continue meanwhile.
-
-    Args:
-        host: The foreground process.
-        configure: Returns the configuration for the next controller process.
-        outbox: Gets the connection to each controller, and loses it when that controller has died.
-        handle: Called with each line of the journal that is new to this process, in order.
-        is_ending: Returns whether the operator wants the run to end: then fewer controllers are started again.
+    Agents and workers continue meanwhile. `handle` gets each line that is new to this process, in order. While
+    `is_ending` returns true, fewer controllers are started again.
     """
 
     def __init__(
@@ -97,9 +88,8 @@ class ControllerKeeper:
     async def keep(self) -> None:
         """Read the journal, and start the next controller whenever one has died, until `over` of the host is set.
 
-        The first controller has to be started before. If too many controllers die in quick succession, or the journal
-        has a line that cannot be used, none is started any more: this method sets `lost`, and `over` unless the run is
-        ending anyway.
+        The first has to be started before. If too many die in quick succession, or the journal has a bad line, this
+        sets `lost`, and `over` unless the run is ending anyway.
         """
         over = self._host.over
         while not over.is_set():
@@ -140,13 +130,7 @@ class ControllerKeeper:
             self._host.over.set()
 
     async def _read_journal(self) -> None:
-        """Connect to the controller and handle every new line of the journal, until the connection ends.
-
-        Return at once if the controller ends before it accepts the connection.
-
-        Raises:
-            BadLine: A line cannot be used or replayed.
-        """
+        """Handle every new line of the journal until the controller ends; BadLine if one cannot be used or replayed."""
         reader = None
         while reader is None and self._process.returncode is None:
             try:

@@ -18,14 +18,7 @@ KINDS: dict[Level, Kind] = {"info": "event", "warning": "warning", "refused": "w
 
 
 class EventPrinter:
-    """Printer of records on the terminal, in order with the workers' output.
-
-    Args:
-        graph: The job.
-        follower: Prints the output of the attempts that this object orders it to follow.
-        here: The nodes whose workers write their output on this host.
-        show: Prints a line on the terminal.
-    """
+    """Printer of records on the terminal, in order with the output of workers, which those on nodes `here` write."""
 
     def __init__(self, graph: RoleGraph, follower: Follower, here: Container[NodeName], show: Show) -> None:
         self._graph, self._follower, self._here, self._show = graph, follower, here, show
@@ -33,18 +26,11 @@ class EventPrinter:
         self._suspended: dict[ReplicaId, NodeName] = {}  # replicas whose workers wait in place for their next attempt
 
     def skip(self, record: Record) -> None:
-        """Remember the starts in a record without printing anything.
-
-        Use this for records from before the run was resumed, or before this host joined.
-        """
+        """Remember the starts in a record from before the run was resumed, or this host joined; print nothing."""
         self._latest |= {e.replica: e for e in record.effects if isinstance(e, StartReplica)}
 
     def print(self, record: Record) -> None:
-        """Print what a record says: the end of a replica's work, starts of replicas, and the controller's messages.
-
-        The output of attempts that start on this host is followed from now on. If they replace earlier attempts, the
-        rest of the earlier output is printed first.
-        """
+        """Print what a record says, and follow the attempts that start here, after the rest of what they replace."""
         if isinstance(record.event, ReplicaExited | ReplicaStopped):
             self._follower.read()  # the worker's last output comes before the message about its end
         if isinstance(record.event, ReplicaExited) and record.event.kind is None:

@@ -1,7 +1,6 @@
 """The keeper of the members of a job: it shows the pure `Fleet` what the engine says, and carries out its orders.
 
-The state of the fleet is saved in the folder of the run before an order is carried out, so that the next supervisor of
-a resumed run knows the members that it has.
+The state of the fleet is saved in the run's folder before an order: the next supervisor of a resumed run knows it.
 """
 
 from __future__ import annotations
@@ -51,17 +50,7 @@ class Employer(NamedTuple):
 
 
 class FleetKeeper:
-    """The keeper of the members of one job.
-
-    Args:
-        employer: The engine and the pools.
-        run_dir: The folder of the run.
-        show: Prints a line on the terminal.
-        operate: Gives an order to the controller.
-
-    Raises:
-        FlowdistError: The saved state of the fleet cannot be read.
-    """
+    """The keeper of the members of one job; FlowdistError if the saved state of the fleet cannot be read."""
 
     def __init__(self, employer: Employer, run_dir: Path, show: Show, operate: Callable[[Operation], None]) -> None:
         self._employer, self._show, self._operate = employer, show, operate

@@ -1,6 +1,6 @@
 """The part of the foreground process that is the same on the controller's host and on a host that has joined.
 
-The foreground process owns all processes below it, the lock and the sockets of the run's folder, and the terminal.
+It owns all processes below it, the lock and the sockets of the run's folder, and the terminal.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class RunResult:
 def cancelled_before_start(run_dir: Path, graph: RoleGraph) -> RunResult:
     """Return the result of a run that was interrupted before any of its processes had started.
 
-    Such a run has no journal. A fresh controller decides the result here: cancellation is its first and only event.
+    There is no journal: cancellation is the first and only event of a fresh controller.
     """
     replay = Replay(Header(graph, tuple(node.name for node in graph.cluster.nodes)))
     replay.decide(CancelRequested(EARLY, now=True), now=0)
@@ -72,14 +72,7 @@ def cancelled_before_start(run_dir: Path, graph: RoleGraph) -> RunResult:
 class HostProcess:
     """The parts of a foreground process that do not depend on its host: processes, terminal, signals, lock.
 
-    Call `begin` first, in the event loop, and `close` last.
-
-    Args:
-        run_dir: The run's folder on this host.
-        lock: The file descriptor of the folder's lock, which `close` closes.
-        nodes: The names of the nodes that may run on this host.
-        show: Prints a line on the terminal.
-        open_sink: Selects where the output of a worker goes, if not to the terminal.
+    Call `begin` first, in the event loop, and `close` last, which closes `lock`, the descriptor of the folder's lock.
     """
 
     def __init__(
@@ -107,12 +100,10 @@ class HostProcess:
     def begin(self, interrupted: Callable[[], None], noticed: Callable[[], None]) -> None:
         """Open the lifeline; from now on adopt orphaned descendants, and call `interrupted` at each interrupt.
 
-        The lifeline is a pipe: every process of flowdist on this host ends when this process closes its end, or dies.
-        An interrupt is SIGINT, SIGTERM or SIGHUP. At SIGUSR1, which a batch system sends before it takes the machine
-        away, `noticed` is called.
-
-        The end of a terminal is no second interrupt, which would stop the job at once: its SIGHUP may come from the
-        kernel and from the shell, and after a Ctrl-C. A SIGHUP that is ignored, as with nohup, stays ignored.
+        Every process of flowdist here ends when this one closes its end of the pipe, or dies. At SIGUSR1, which a batch
+        system sends before it takes the machine away, `noticed` is called. SIGHUP is no second interrupt, which would
+        stop the job at once: it may come from the kernel and the shell, and after a Ctrl-C. With nohup it stays
+        ignored.
         """
         become_subreaper()
         self.over = asyncio.Event()
@@ -140,10 +131,7 @@ class HostProcess:
             self.interrupt()
 
     def background(self, job: Coroutine[None, None, None]) -> None:
-        """Start a coroutine in the background, where it runs until it returns or `cancel_tasks` is called.
-
-        An exception in it ends this process: see `fail`.
-        """
+        """Run a coroutine until it returns or `cancel_tasks` is called; an exception ends this process (`fail`)."""
         task = start_task(job, self.fail)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -151,8 +139,7 @@ class HostProcess:
     def fail(self, error: BaseException) -> None:
         """End this process because of an unexpected exception, which `result` raises; the first one counts.
 
-        Whatever it was doing, such as to keep a controller running, no longer happens: to go on would be to wait for
-        ever. The traceback is added to LOG.
+        What the coroutine did no longer happens: to go on would be to wait for ever. The traceback is added to LOG.
         """
         if self._broken_by is None:
             self._broken_by = error
@@ -170,14 +157,7 @@ class HostProcess:
             await asyncio.wait_for(self.over.wait(), timeout_s)
 
     def end(self, failure: BaseException) -> FinishJob:
-        """Return the end of the job, or raise an error if this process has ended before.
-
-        Args:
-            failure: The error that says why.
-
-        Raises:
-            RunBroken: An unexpected exception has ended this process.
-        """
+        """Return the end of the job; RunBroken after an unexpected exception, else `failure` is raised."""
         if self.finished is not None:
             return self.finished
         if self._broken_by is not None:
@@ -190,10 +170,7 @@ class HostProcess:
         return RunBroken(text, help=resume_help(self.run_dir))
 
     async def end_processes(self) -> None:
-        """Close the lifeline, so that every process of flowdist on this host ends, and wait for their ends.
-
-        After WIND_DOWN_S seconds the method returns all the same, and leaves the rest to `close`.
-        """
+        """Close the lifeline, and wait WIND_DOWN_S for the ends of all processes; `close` does the rest."""
         os.close(self._lifeline_end)
         await wait_for_ends(self.processes.running())
 
@@ -203,10 +180,9 @@ class HostProcess:
             task.cancel()
 
     async def close(self) -> None:
-        """Kill every descendant of this process, release the run's folder, and print the rest of the workers' output.
+        """Kill every descendant, release the run's folder, and print the rest of the workers' output.
 
-        To release the folder is to close its lock and to remove its sockets. Descendants that outlive SIGKILL are shown
-        as an error. A terminal that takes no output is waited for, until the user interrupts.
+        A terminal that takes no output is waited for, until the user interrupts.
         """
         self.cancel_tasks()
         if left := kill_descendants():

@@ -33,35 +33,19 @@ class NodeOwner(Protocol):
         """Prepare for a start of the node's guardian. Called before each start."""
 
     async def guardian_ended(self, node: NodeName, *, was_killed: bool) -> None:
-        """Handle the end of the node's guardian. Called at each end, before `node_gone`.
-
-        Args:
-            node: The node.
-            was_killed: The guardian has not ended in order, so that this method has to kill the rest of the node.
-        """
+        """Handle an end of the node's guardian, before `node_gone`; if it `was_killed`, kill the rest of the node."""
 
     def node_gone(self, node: NodeName, cause: str, *, is_given_up: bool) -> None:
-        """Handle that nothing of the node runs any more. Called only while the job continues.
+        """Handle that nothing of the node runs any more, because of `cause`. Called only while the job continues.
 
-        Args:
-            node: The node.
-            cause: Why its guardian has ended, in words.
-            is_given_up: The guardian has ended by itself too often and is not started again. False for a node that an
-                injected fault has killed, even if that is for good.
+        `is_given_up`: the guardian has ended by itself too often. False after a fault, even one that is for good.
         """
 
 
 class LocalNode:
     """One node of this host: its guardian, which is started again when it ends while the job continues.
 
-    A guardian that keeps ending by itself is given up. One that an injected fault has ended is started again after the
-    fault's duration, if it has one.
-
-    Args:
-        host: The foreground process.
-        config: The configuration for the first start.
-        log: The name of the log of its processes, in the run's folder.
-        owner: The supervisor or the joined host.
+    One that keeps ending by itself is given up; one that a fault has ended starts again after the fault's duration.
     """
 
     def __init__(self, host: HostProcess, config: NodeConfig, log: str, owner: NodeOwner) -> None:
@@ -95,11 +79,7 @@ class LocalNode:
         self._host.background(self._watch(self._process))
 
     def take_away(self, fault: RemoteFault) -> None:
-        """Inject a fault that ends the node: at once for a `kill`, in order for a `leave`.
-
-        The guardian is started again after `fault.duration_ns`, or never if that is None. A node that does not run is
-        left as it is.
-        """
+        """Inject a fault that ends the node, if it runs: at once for a `kill`, in order for a `leave`."""
         if (guardian := self.process) is not None:
             self._taken_away = fault
             guardian.send_signal(KILL_NODE if fault.kind == "kill" else signal.SIGTERM)
@@ -122,9 +102,8 @@ class LocalNode:
     async def _watch(self, guardian: asyncio.subprocess.Process) -> None:
         """Wait for the end of the guardian, report it to the owner, and start the next guardian if there is to be one.
 
-        A guardian that ends with exit code 0 has killed the other processes of its node, and all have ended. After any
-        other end, the processes that it leaves behind become children of this process, which kills them: nothing is
-        reported and nothing starts before the last of them has ended (R19).
+        After an exit code of 0, all of the node has ended. After any other, this process adopts what is left, and kills
+        it: nothing is reported and nothing starts before the last of it has ended (R19).
         """
         await guardian.wait()
         await self._owner.guardian_ended(self._name, was_killed=guardian.returncode != 0)

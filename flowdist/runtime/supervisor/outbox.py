@@ -1,8 +1,7 @@
 """The supervisor's messages to the controller, which survive the death of a controller (R21).
 
-A controller may die before it has read a message. A message that becomes a line of the journal is therefore kept until
-that line appears, and sent again to the next controller. Nothing is sent to a controller before it has sent all lines
-that the last one wrote: else a message could be handled twice.
+A message that becomes a line of the journal is kept until that line appears, and sent again to the next controller, but
+not before that one has sent all lines of the last one: else a message could be handled twice.
 """
 
 from __future__ import annotations
@@ -18,10 +17,7 @@ from flowdist.runtime.wire.frames import Injected, Operate, encode
 
 
 class Outbox:
-    """A queue of messages to the controller: `attach` its connection, `observe` each line that it sends of the journal.
-
-    When the controller dies, `detach` it; the next one gets the messages that are not in the journal yet.
-    """
+    """A queue of messages to the controller: `attach` its connection, `observe` each line, `detach` it when it dies."""
 
     def __init__(self) -> None:
         self._kept: list[msgspec.Struct] = []  # not sent yet, or sent and not in the journal yet
@@ -39,8 +35,7 @@ class Outbox:
     def send(self, message: msgspec.Struct) -> None:
         """Send a message to the controller; if none is ready, keep it until one is.
 
-        Messages that become lines of the journal (Operate, Injected) are kept until `observe` gets that line. Others
-        are lost if the controller dies before it reads them.
+        Others than Operate and Injected, which become lines, are lost if the controller dies before it reads them.
         """
         if not self._is_ready or isinstance(message, Operate | Injected):
             self._kept.append(message)
@@ -49,10 +44,7 @@ class Outbox:
                 self._write(encode(message))
 
     def observe(self, line: Line) -> None:
-        """Handle a new line of the journal: drop the oldest kept message that the line records, if there is one.
-
-        The first line that a controller writes itself shows that it is ready: the kept messages are sent to it.
-        """
+        """Drop the oldest kept message that a new line records; the first own line of a controller: it is ready."""
         if isinstance(line, Header) or (isinstance(line, Record) and isinstance(line.event, ControllerStarted)):
             self._is_ready = self._write is not None
             waiting, self._kept = self._kept, []
@@ -64,10 +56,7 @@ class Outbox:
                 break
 
     def withdraw_gone(self, node: str) -> None:
-        """Drop kept messages that the node is gone, because the node starts again.
-
-        The controller would take such a message for the end of the node's new incarnation.
-        """
+        """Drop kept messages that the node is gone: they would count for its new incarnation, which starts now."""
         self._kept = [message for message in self._kept if not _reports_gone(message, node)]
 
 

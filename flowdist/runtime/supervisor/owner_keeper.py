@@ -19,22 +19,10 @@ UNNAMED = ("", "none", "flowdist")  # ids of jobs to which the user gave none, t
 def take_claims(
     graph: RoleGraph, base: Path, job: str, run: str, epoch: int, show: Show, check: Callable[[], None]
 ) -> tuple[OwnerFile, ...]:
-    """Take the claims of a run to what no other run may use meanwhile, and return them.
+    """Take the claims of a run to the folder of `checkpoint_dir=`, and to the id of a job that others join.
 
-    These are the folder of `checkpoint_dir=`, and the id of a job that other hosts join. The default folder of
-    checkpoints is inside the folder of the run, whose lock no other run gets.
-
-    Args:
-        graph: The job.
-        base: The folder of all runs, where the claims to ids are.
-        job: The name by which other hosts ask for the job; empty: none may join.
-        run: The id of a run that is resumed; empty: a new run.
-        epoch: The epoch of its first controller from now on.
-        show: Prints a line on the terminal.
-        check: Called now and then during a wait; an exception that it raises ends the wait.
-
-    Raises:
-        FlowdistError: Another run owns one of them.
+    The default folder of checkpoints is in the run's, whose lock no other run gets. `base` has the claims to ids; an
+    empty `run` is a new one. An exception of `check` ends a wait. FlowdistError if another run owns one.
     """
     files = []
     if graph.checkpoint_dir:
@@ -61,10 +49,7 @@ def take_claims(
 class OwnerKeeper:
     """Renewal of the claims of a run, in a thread: a file server that hangs must not hold up the foreground process.
 
-    Args:
-        files: The claims.
-        run: The id of the run.
-        lost: Called in the event loop when another run has taken a claim over, with the reason.
+    `lost` is called in the event loop when another run has taken a claim over, with the reason.
     """
 
     def __init__(self, files: Sequence[OwnerFile], run: str, lost: Callable[[str], None]) -> None:

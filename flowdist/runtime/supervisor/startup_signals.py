@@ -1,8 +1,7 @@
 """Interrupts between the creation of a run's folder and the start of its supervisor, which then ends the run in order.
 
-A KeyboardInterrupt in that time could be raised anywhere. In the middle of an import it may be lost; elsewhere the
-run would end without a record that it was cancelled, as it would by SIGTERM and SIGHUP. Interrupts are therefore only
-counted, until the supervisor or the command line handles them.
+A KeyboardInterrupt could be lost in the middle of an import, or end the run without a record of its cancellation, as
+SIGTERM and SIGHUP would. So interrupts are only counted.
 """
 
 from __future__ import annotations
@@ -14,10 +13,9 @@ INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StartupSignals:
-    """Context manager that counts interrupts in `count`, from its start until other handlers are installed.
+    """Context manager that counts interrupts in `count`; its end, or `end`, restores the handlers from before.
 
-    A SIGHUP counts only as the first one, as in `HostProcess.begin`, and not at all if it is ignored, as with nohup.
-    The end of the context, or `end`, restores the handlers that were installed before.
+    SIGHUP counts only as the first, as in `HostProcess.begin`, and not at all if it is ignored, as with nohup.
     """
 
     def __init__(self) -> None:
