@@ -1,4 +1,1 @@
-"""The runtime, which runs a job on real processes. Its decisions are those of `control`, as in the simulator.
-
-Needs Linux.
-"""
+"""The runtime, which runs a job on real processes, on Linux. Its decisions are those of `control`."""

@@ -8,17 +8,9 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: str | bytes, *, durable: bool = False, mode: int | None = None) -> None:
-    """Replace the content of a file, so that a reader sees either the old content or all of the new.
+    """Replace the content of a file, so that a reader sees either the old content or all of the new; or OSError.
 
-    Args:
-        path: The file.
-        content: Its new content.
-        durable: Force the content to the disk first, so that a crash of the machine cannot lose it. This takes some
-            milliseconds.
-        mode: The mode of the file; None: what the umask leaves.
-
-    Raises:
-        OSError: The file cannot be written, for example because its folder does not exist; the old content stays.
+    With `durable` a crash of the machine cannot lose it, at some milliseconds. The mode None is what the umask leaves.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("wb") as file:

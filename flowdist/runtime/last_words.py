@@ -35,10 +35,9 @@ def die_of(error: BaseException) -> NoReturn:
 
 
 def in_words(error: BaseException) -> str:
-    """Return the type and the text of an exception in one line of printable characters, WORDS_MAX at most.
+    """Return an exception in one line of printable characters, WORDS_MAX at most.
 
-    Where a limit of processes is the likely cause, or another version of this package in its place, the text names it:
-    the exception's own text does not.
+    It names a likely limit of processes, or another version of this package in its place: the exception does not.
     """
     text = " ".join(str(error).split())
     if isinstance(error, BlockingIOError) or str(error) == "can't start new thread":
@@ -50,15 +49,9 @@ def in_words(error: BaseException) -> str:
 
 
 def last_words(log: Path, since: int = 0) -> str:
-    """Return the exception that has ended a process, as `print_unexpected` has named it last in the log of the process.
+    """Return the exception that has ended a process, as its log from `since` on has named it last.
 
-    Args:
-        log: The file that has the stderr of the process.
-        since: The size of the file when the process was started.
-
-    Returns:
-        The type and text of the exception. If the process has named none, as one that was killed: empty, or that this
-        package was replaced, if it has not even begun because of that.
+    Empty if none is named, as of a killed one; or that this package was replaced, so that the process has not begun.
     """
     start = max(since, size_of(log) - TAIL_BYTES)
     lines = (read_from(log, start, TAIL_BYTES) or b"").decode(errors="replace").splitlines()

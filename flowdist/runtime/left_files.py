@@ -1,9 +1,8 @@
 """Reading of files that workers leave: bounded in bytes and in time, and without an exception.
 
-A worker may leave anything at the path of its error file or of its log: a folder, a pipe that no process writes, a
-device, a link to any file of the user, a sparse file of a terabyte. The processes that look there also renew leases and
-report exits, so that reading must neither fail, nor wait, nor take all memory. Only regular files are read, and no link
-is followed: what is read is shown, and may be sent to another host.
+A worker may leave a folder, a pipe that no process writes, a device, a link to any file of the user, or a sparse file
+of a terabyte. The processes that look there also renew leases: reading must neither fail, nor wait, nor take all
+memory. No link is followed: what is read is shown, and may be sent to another host.
 """
 
 from __future__ import annotations
@@ -31,12 +30,7 @@ def open_regular(path: str | Path) -> int | None:
 
 
 def read_from(path: str | Path, offset: int, bytes_max: int) -> bytes | None:
-    """Return the bytes of a file from `offset` on, at most `bytes_max` of them; a negative offset counts from the end.
-
-    Returns:
-        The bytes, none at the end of the file; None if there is no such file, if it is no regular file, or if it cannot
-        be read.
-    """
+    """Return the bytes of a regular file from `offset` (negative: from its end) on; None if it cannot be read."""
     fd = open_regular(path)
     if fd is None:
         return None

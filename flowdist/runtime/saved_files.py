@@ -1,7 +1,7 @@
 """Files that a run leaves in its folder for later commands: a damaged one is found when it is read.
 
-A disk error, an editor or another version of flowdist may have left anything there. Each file is therefore checked
-against the type of its content before a command uses it. Keys that the type does not name are kept.
+A disk error, an editor or another version of flowdist may have left anything there. So each is checked against the type
+of its content. Keys that the type does not name are kept.
 """
 
 from __future__ import annotations
@@ -45,12 +45,7 @@ class Environment(TypedDict):
 
 
 def read_saved(path: Path, type: type[T]) -> Any:
-    """Return the content of a JSON file as plain values; None if there is none, or not one of this type.
-
-    Args:
-        path: The file.
-        type: The type of its content, for msgspec.
-    """
+    """Return the content of a JSON file as plain values; None if there is none, or not one of this type."""
     try:
         data = path.read_bytes()
         msgspec.json.decode(data, type=type)

@@ -1,8 +1,7 @@
 """Umask of flowdist's own processes and of workers. The module is small, because forked workers import it.
 
-Files in the folder of a run get the modes that a umask leaves. Nobody but the user may write them, and a group to which
-the run is open has to be able to read them, whatever the user's umask. So flowdist's own processes take a umask for
-that. Workers and hooks get the user's back, because they write elsewhere, too.
+Nobody but the user may write the files of a run, and a group to which it is open has to be able to read them, whatever
+the user's umask. Workers and hooks get the user's back, because they write elsewhere, too.
 """
 
 from __future__ import annotations
@@ -18,12 +17,7 @@ INHERITED = -1  # no umask of its own, as `subprocess.Popen` has it
 
 
 def umask_for(folder: Path, users: int) -> int:
-    """Return the umask for files in the folder of a run: nobody else may write, and a group reads if it may enter.
-
-    Args:
-        folder: The folder of the run.
-        users: The umask of the user.
-    """
+    """Return the umask for files in a run's folder: nobody else may write, and a group reads if it may enter."""
     is_shared = folder.stat().st_mode & stat.S_IXGRP
     return (users | 0o022) & (~0o050 if is_shared else ~0)
 

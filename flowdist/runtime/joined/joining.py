@@ -36,11 +36,7 @@ class Connection(NamedTuple):
 
 
 class JobClock:
-    """The time of the job on a host that has joined: the lines of all hosts have the times of one clock.
-
-    Args:
-        now_ns: The time of the job when the controller has sent it, in ns.
-    """
+    """The time of the job on a host that has joined, in ns: the lines of all hosts have the times of one clock."""
 
     def __init__(self, now_ns: int) -> None:
         self.set(now_ns)
@@ -55,10 +51,9 @@ class JobClock:
 
 
 class Joined(NamedTuple):
-    """The place of this host in the job of another host.
+    """The place of this host in the job of another: every process here shows the same `credentials`.
 
-    `controller` is the endpoint of the run at the address that has answered. Every process of this host shows the
-    controller the same `credentials`.
+    `controller` is the endpoint of the run at the address that has answered.
     """
 
     connection: Connection
@@ -78,24 +73,10 @@ async def join_job(
 ) -> Joined:
     """Connect to the controller and join its job, trying again until it answers.
 
-    With a token, only a refusal that the controller has proven to be its own ends this at once. Any other may be that
-    of anybody on the network: it is shown, and the host goes on trying.
-
-    Args:
-        controller: Where the controller listens, and for which job.
-        token: The token of the job.
-        request: The name of this host, and whether it shows the progress of the job.
-        timeout_s: How long to try, in seconds.
-        show: Prints a line on the terminal; every few seconds, why no controller answers.
-        over_here: Return in words which run of this machine that listened there is over; empty if none is. Called when
-            nothing listens there.
-
-    Returns:
-        The open connection, and the name and the job that the controller has given this host.
-
-    Raises:
-        JobFailed: No controller has answered, or each answer was to try again, for `timeout_s`.
-        ConnectionRejected: The controller refuses this host for good. Without a proof of that, for `timeout_s`.
+    With a token, only a refusal that the controller has proven to be its own ends this at once (ConnectionRejected).
+    Any other may be that of anybody on the network: it is shown, and raised only if it still comes after `timeout_s`.
+    JobFailed if none has answered until then, or each has said to try again. `over_here` returns which run of this
+    machine that listened there is over, in words.
     """
     loop = asyncio.get_running_loop()
     until, report_at = loop.time() + timeout_s, loop.time() + REPORT_S
@@ -137,18 +118,10 @@ def _unanswered(controller: ControllerEndpoint, timeout_s: float, why: str) -> J
 
 
 async def rejoin(joined: Joined, request: JoinRequest, timeout_ns: int) -> Connection:
-    """Connect to the controller again, or to the next one, after the connection was lost (R21).
+    """Connect to the controller again, or to the next one, after the connection was lost (R21); set the clock.
 
-    The node keeps its name. Attempts are repeated until one succeeds.
-
-    Args:
-        joined: The place of this host in the job, from `join_job`. Its clock is set anew.
-        request: The place of this host's last news in the journal, and whether it shows the progress of the job.
-        timeout_ns: How long to try, in ns.
-
-    Raises:
-        TimeoutError: No controller has answered for `timeout_ns`. The text is the last reason, or empty.
-        ConnectionRejected: The controller, and nothing in its place, refuses this host for good.
+    TimeoutError, with the last reason, if none has answered for `timeout_ns`; ConnectionRejected if the controller, and
+    nothing in its place, refuses this host for good.
     """
     until = boot_ns() + timeout_ns
     why = ""
@@ -170,13 +143,9 @@ async def rejoin(joined: Joined, request: JoinRequest, timeout_ns: int) -> Conne
 async def _join(
     controller: ControllerEndpoint, credentials: Credentials, request: JoinRequest
 ) -> tuple[Connection, Welcome]:
-    """Connect to the controller and ask to join; return the connection and the controller's Welcome.
+    """Connect to the controller and ask to join; OSError without an answer, ConnectionRejected if it refuses.
 
-    A connection over which no Welcome has come is closed: the controller would take it for the present one of its node.
-
-    Raises:
-        OSError: There is no connection, it has ended, or HANDSHAKE_S passed before the answer.
-        ConnectionRejected: The controller refuses this host, or its answer is invalid.
+    A connection without a Welcome is closed: the controller would take it for the present one of its node.
     """
     connection = Connection(*await dial(controller, credentials))
     try:

@@ -1,7 +1,7 @@
 """Fetching of other hosts' logs for a user, through the controller: what a host sends is checked and bounded here.
 
-A host may send anything: logs of replicas that ran elsewhere, sizes that are not so, lines without end, one byte at a
-time. It gets no more than the bytes, lines and requests that an honest host needs for what was asked.
+A host may send anything: logs of others, wrong sizes, lines without end, one byte at a time. It gets no more than the
+bytes, lines and requests that an honest host needs.
 """
 
 from __future__ import annotations
@@ -72,15 +72,7 @@ def asker(link: ControllerLink) -> Ask:
 
 
 class HostLogs:
-    """The logs of the host of one node.
-
-    Args:
-        ask: Asks the host, as `asker` returns it.
-        graph: The job.
-        node: The node.
-        bytes_max: How much of a log is fetched at most: the last so many bytes of it.
-        wanted: Returns whether a log is wanted.
-    """
+    """The logs of the host of one node, of which the last `bytes_max` bytes are fetched, of those that are `wanted`."""
 
     def __init__(
         self,
@@ -94,15 +86,7 @@ class HostLogs:
         self._order = {role.name: (number, role.procs) for number, role in enumerate(graph.roles)}
 
     def find(self, attempts: Sequence[Attempt], last: int | None) -> list[RemoteLog]:
-        """Return the logs of these attempts, in order.
-
-        Args:
-            attempts: Attempts that ran on the node, as the journal says.
-            last: The number of lines at the end of each log that are wanted; None: all.
-
-        Raises:
-            NotFetched: The host does not answer, or answers something else.
-        """
+        """Return the logs of these attempts, with the `last` lines of each (None: all); NotFetched if that fails."""
         found: dict[LogName, RemoteLog] = {}
         for first in range(0, len(attempts), ATTEMPTS_AT_ONCE):
             asked = tuple(attempts[first : first + ATTEMPTS_AT_ONCE])
@@ -125,11 +109,7 @@ class HostLogs:
         return RemoteLog(place, text, self.node, name, listed.size, listed.start)
 
     def lines(self, log: RemoteLog) -> Iterator[str]:
-        """Yield the lines of a log from its `start` on, an incomplete one included.
-
-        Raises:
-            NotFetched: The host does not answer any more, or sends more than it may.
-        """
+        """Yield the lines of a log from its `start` on, an incomplete one included; NotFetched if the host fails."""
         reader, count, fetched = _Reader(log.start), 0, 0
         for _ in range(2 * self._bytes_max // ANSWER_BYTES + 4):
             pieces = self.read([(log.name, reader)], final=True)
@@ -193,11 +173,7 @@ class _Reader:
 
 
 class HostTail:
-    """New lines in the logs of one host.
-
-    Args:
-        logs: The host.
-    """
+    """New lines in the logs of one host."""
 
     def __init__(self, logs: HostLogs) -> None:
         self._host = logs
@@ -213,13 +189,9 @@ class HostTail:
         return any(latest.get(name.attempt.replica) == name.attempt.number for name in self._readers)
 
     def find_new(self, attempts: Sequence[Attempt], latest: dict[ReplicaId, int]) -> set[Place]:
-        """Follow the logs of these attempts, too, from their beginning, and those with a successor no longer.
+        """Follow the logs of these attempts, too, and of replaced ones no longer; return the places of all.
 
-        Returns:
-            The places of all logs that are followed from now on.
-
-        Raises:
-            NotFetched: as `HostLogs.find`.
+        NotFetched as `HostLogs.find`.
         """
         gone = {name for name in self._readers if latest.get(name.attempt.replica) != name.attempt.number}
         for name in gone & self._left:
@@ -230,11 +202,7 @@ class HostTail:
         return {log.place for log, _ in self._readers.values()}
 
     def new_lines(self, *, final: bool = False) -> Iterator[tuple[RemoteLog, str]]:
-        """Yield the lines that were added since the last call, with their logs; with `final` incomplete ones, too.
-
-        Raises:
-            NotFetched: The host does not answer.
-        """
+        """Yield the lines since the last call, with `final` incomplete ones, too; NotFetched without an answer."""
         for _ in range(READS_AT_ONCE):
             places = [(name, reader) for name, (_, reader) in list(self._readers.items())[:ASKED_MAX]]
             found = self._host.read(places, final=final, follows=True) if places or final else []

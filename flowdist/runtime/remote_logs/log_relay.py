@@ -1,7 +1,7 @@
 """The controller's part in fetching logs: it passes each request on to the host, and the host's answer to the asker.
 
 A host has one request at a time, and all hosts together a few: an answer counts against the pace of its host's address
-(see `controller.limits`), whose heartbeats must not wait behind logs. Nothing else of an answer is kept or read here.
+(see `controller.limits`), whose heartbeats must not wait behind logs. Nothing of an answer is kept.
 """
 
 from __future__ import annotations
@@ -33,12 +33,7 @@ class _Asked:
 
 
 class LogRelay:
-    """The requests for logs of other hosts that a controller has passed on, or will.
-
-    Args:
-        connection_of: Returns the connection to the host of a node; None if the host is not connected.
-        send: Sends a message over a connection.
-    """
+    """The requests for logs of other hosts; `connection_of` a node's host is None if it is not connected."""
 
     def __init__(self, connection_of: Callable[[NodeName], asyncio.StreamWriter | None], send: Send) -> None:
         self._connection_of, self._send = connection_of, send

@@ -39,15 +39,10 @@ STREAMS: tuple[Stream, ...] = ("stdout", "stderr")
 
 
 class LogServer:
-    """Answers requests for the logs in the folder of a run.
+    """Answers requests for the logs in the folder of a run; `mask` hides the values of secrets.
 
     A request names roles, replicas and workers, which are checked against the graph, and no paths. A log that a worker
     has replaced by a link out of the folder is left out.
-
-    Args:
-        run_dir: The folder of the run on this host.
-        graph: The job, as this host runs it.
-        mask: Hides the values of secrets in what is sent.
     """
 
     def __init__(self, run_dir: Path, graph: RoleGraph, mask: Mask) -> None:
@@ -76,10 +71,7 @@ class LogServer:
                 self._is_read.set()
 
     async def wait_for_last(self) -> None:
-        """Wait until followers have fetched the last lines, at most LAST_S. The logs do not grow any more.
-
-        Otherwise this host would often be gone before its last lines are asked for.
-        """
+        """Wait until followers have fetched the last lines, at most LAST_S: this host would often be gone before."""
         if time.monotonic() - self._followed_s < FOLLOWED_S:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._is_read.wait(), LAST_S)

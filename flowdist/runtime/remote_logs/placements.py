@@ -17,13 +17,7 @@ BLOCK_BYTES = 1 << 20  # read at once
 
 
 class Placements:
-    """The node of each attempt in a journal that may still grow.
-
-    Lines that cannot be read are passed over: this is no check of the journal.
-
-    Args:
-        path: The journal.
-    """
+    """The node of each attempt in a journal that may still grow. Bad lines are passed over: this is no check."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._offset, self._lines = path, 0, LineBuffer()
@@ -49,13 +43,7 @@ class Placements:
             self.is_over |= isinstance(effect, FinishJob)
 
     def of_nodes(self, local: Sequence[NodeName], number: int | None, *, latest: bool) -> dict[NodeName, list[Attempt]]:
-        """Return the attempts on the nodes of other hosts, by node.
-
-        Args:
-            local: The nodes of this host, which are left out.
-            number: The number of the attempts that are wanted; None: any.
-            latest: Only the last attempt of each replica, wherever it ran, is wanted.
-        """
+        """Return the attempts on nodes but the `local` ones; `latest`: only the last of each replica, anywhere."""
         last = self.latest() if latest else {}
         found: dict[NodeName, list[Attempt]] = {}
         for attempt, node in self._nodes.items():

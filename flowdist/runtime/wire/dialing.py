@@ -26,11 +26,10 @@ CONNECT_S = 3.0  # a host that is up accepts or refuses a connection at once
 async def dial(
     controller: ControllerEndpoint, credentials: Credentials
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect to the controller and do the handshake; return a connection that is ready for frames.
+    """Connect to the controller, do the handshake, and return a connection that is ready for frames.
 
-    Raises:
-        OSError: The host cannot be reached, nothing listens there, or it answers too late (TimeoutError).
-        ConnectionRejected: The peer is not the controller of this job, or it refuses this host.
+    OSError if nothing listens there, or answers in time; ConnectionRejected if the peer is another, or refuses this
+    host.
     """
     connecting = asyncio.open_connection(controller.host, controller.port)
     reader, writer = await asyncio.wait_for(connecting, CONNECT_S)
@@ -61,12 +60,7 @@ def is_encrypted(writer: asyncio.StreamWriter) -> bool:
 
 
 async def _read_answer(reader: asyncio.StreamReader, controller: ControllerEndpoint) -> Answer:
-    """Wait for the server's next message of the handshake and return it.
-
-    Raises:
-        OSError: The connection ended.
-        ConnectionRejected: The peer does not speak flowdist's protocol.
-    """
+    """Wait for the server's next message of the handshake; ConnectionRejected if the peer is no flowdist."""
     body = await read_frame(reader, FRAME_MAX)
     if body is None:
         raise ConnectionResetError(f"{controller.address} closed the connection during the handshake")

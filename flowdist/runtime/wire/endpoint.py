@@ -28,10 +28,7 @@ UNACKED_MS = 10_000  # unacknowledged data ends the connection after so long
 
 
 class DeathProof(msgspec.Struct, frozen=True, tag=True):
-    """A guardian's proof that nothing of its node runs any more, in any incarnation up to this one (R19).
-
-    It is for nodes on other hosts than the controller. `cause` is why the node's agent ended.
-    """
+    """A guardian's proof to another host: nothing of its node runs any more, up to this incarnation (R19)."""
 
     node: NodeName
     incarnation: int
@@ -62,16 +59,10 @@ def keep_alive(connection: socket.socket) -> None:
 
 
 def send_death_proof(controller: ControllerEndpoint, credentials: Credentials, incarnation: int, cause: str) -> None:
-    """Connect to a controller on another host and prove that nothing of a node runs any more (R19).
+    """Prove to a controller on another host that nothing of a node runs any more (R19): the guardian's last action.
 
-    The guardian of the node calls this as the last thing. A failure is ignored: without the proof, the controller waits
-    for the end of the node's lease.
-
-    Args:
-        controller: Where the controller listens.
-        credentials: What this host shows the controller, with the node.
-        incarnation: The highest incarnation that the node's agent may have had.
-        cause: Why the agent ended.
+    A failure is ignored: without the proof, the controller waits for the end of the lease. `incarnation` is the highest
+    that the agent may have had; `cause` is why it ended.
     """
     with (
         contextlib.suppress(OSError, ConnectionRejected, ValueError),

@@ -28,10 +28,7 @@ Direction = Literal["up", "down"]  # to the controller, from it
 
 
 class Watch(msgspec.Struct, frozen=True, tag=True):
-    """Subscription to the journal: the controller sends every line but the first `skip`, and then every new one.
-
-    Processes of the controller's host may subscribe. Other hosts get `NodeNews`.
-    """
+    """Subscription to all lines of the journal but the first `skip`, on its host. Others get `NodeNews`."""
 
     skip: int = 0
 
@@ -40,10 +37,7 @@ Operation = OperatorRequest | NodePreempted | NodeGone
 
 
 class Operate(msgspec.Struct, frozen=True, tag=True):
-    """An event that does not come from an agent: an order of the operator, or the supervisor's notice about a node.
-
-    If `answer` is true, the controller answers with `Answered`.
-    """
+    """An order of the operator, or the supervisor's notice about a node; with `answer`, `Answered` follows."""
 
     event: Operation
     answer: bool = False
@@ -111,10 +105,9 @@ class RemoteFault(msgspec.Struct, frozen=True, tag=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A place in the journal, behind one of its lines: the bytes up to there, and the check of that line.
+    """A place in the journal, behind a line: the bytes up to there, and the check of that line.
 
-    Each check depends on all lines before it (`record.reader`), so that two journals with the same place agree up to
-    there.
+    Each check depends on all lines before it (`record.reader`): two journals with the same place agree up to there.
     """
 
     size: int = 0  # 0: before the first line
@@ -122,11 +115,10 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class JoinRequest(msgspec.Struct, frozen=True, tag=True):
-    """Request of another host to bring a node into the job.
+    """Request of another host to bring a node into the job, whose name is made from `host`.
 
-    `host` is the name of the host, from which the controller makes the name of the node. A host that connects again has
-    named its node in the handshake. It sends the `place` of its last news: after a crash of the controller's machine,
-    which may lose lines, the journal can have others there. With `shows_progress` the host gets a `Digest` too.
+    A host that connects again has named its node in the handshake. It sends the `place` of its last news: after a crash
+    of the controller's machine, which may lose lines, the journal can have others there.
     """
 
     host: str = ""
@@ -135,10 +127,7 @@ class JoinRequest(msgspec.Struct, frozen=True, tag=True):
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=True):
-    """Answer to `JoinRequest`: the name of the node, the number of its first incarnation, and the job.
-
-    `now_ns` is the time of the job, from which the host sets its clock.
-    """
+    """Answer to `JoinRequest`; from `now_ns`, the time of the job, the host sets its clock."""
 
     node: NodeName
     number: int  # among the nodes of the job
@@ -211,30 +200,18 @@ _ANSWER = msgspec.msgpack.Decoder(Answered | Described | LogAnswer)
 
 
 async def read_to_controller(reader: asyncio.StreamReader) -> ToControllerFrame | None:
-    """Wait for the next frame to the controller and return its message; None if the connection has ended.
-
-    Raises:
-        msgspec.MsgspecError: The frame holds no message to the controller.
-    """
+    """Wait for the next message to the controller; None if the connection has ended, MsgspecError for a bad frame."""
     body = await read_frame(reader)
     return None if body is None else TO_CONTROLLER.decode(body)
 
 
 async def read_from_controller(reader: asyncio.StreamReader) -> FromControllerFrame | None:
-    """Wait for the next frame from the controller and return its message; None if the connection has ended.
-
-    Raises:
-        msgspec.MsgspecError: The frame holds no message from the controller.
-    """
+    """Wait for the next message from the controller; None if the connection has ended, MsgspecError for a bad frame."""
     body = await read_frame(reader)
     return None if body is None else _FROM_CONTROLLER.decode(body)
 
 
 def read_answer(connection: socket.socket) -> Answered | Described | LogAnswer | None:
-    """Wait for the controller's answer to a command, on a blocking socket; None if the connection has ended.
-
-    Raises:
-        TimeoutError: The timeout of the socket passed.
-    """
+    """Wait on a blocking socket for the answer to a command; None if the connection has ended; or TimeoutError."""
     body = receive_frame(connection)
     return _ANSWER.decode(body) if body else None

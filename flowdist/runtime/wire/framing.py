@@ -1,7 +1,7 @@
 """Frames, 4 bytes of length, big-endian, then one msgpack message; and lines, where one line is one message.
 
-There is one format of frames and three ways to read it: from an asyncio stream, from a blocking socket, and from chunks
-of bytes as a selector delivers them. The module does not import asyncio, because guardians use it.
+Frames are read from an asyncio stream, a blocking socket, or chunks that a selector delivers. The module does not
+import asyncio, because guardians use it.
 """
 
 from __future__ import annotations
@@ -39,14 +39,8 @@ async def read_frame(
 ) -> bytes | bytearray | None:
     """Return the body of the next frame; None if the connection has ended.
 
-    Args:
-        reader: The stream.
-        length_max: The longest body that is accepted, in bytes.
-        note: Called with the bytes of an unfinished body that have arrived so far, and with 0 at its end; not called
-            for a body that arrives whole. If it raises an OSError, the connection has ended.
-
-    Raises:
-        FrameTooLong: The body is longer. The caller has to close the connection.
+    `note` gets the bytes of an unfinished body so far, and 0 at its end; an OSError from it ends the connection.
+    FrameTooLong if the body is longer than `length_max` bytes: the caller has to close the connection.
     """
     try:
         length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big")
@@ -69,14 +63,7 @@ async def read_frame(
 
 
 def receive_frame(connection: socket.socket, length_max: int = LENGTH_MAX) -> bytes | None:
-    """Wait for the next frame from a blocking socket and return its body.
-
-    Returns:
-        The body; None if the connection has ended, or if the body has over `length_max` bytes.
-
-    Raises:
-        OSError: The socket failed, or its timeout passed.
-    """
+    """Wait for the next frame's body from a blocking socket; None if it has ended or is too long; or OSError."""
     prefix = _receive(connection, LENGTH_BYTES)
     if prefix is None:
         return None

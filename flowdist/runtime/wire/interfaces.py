@@ -18,10 +18,7 @@ ADDRESSES_MAX = 1024
 
 
 def interfaces() -> dict[str, list[str]]:
-    """Return the addresses of each network interface, IPv4 first; none for one that has no address.
-
-    A link-local IPv6 address has its interface with it, as it is used: `fe80::1%eth0`.
-    """
+    """Return the addresses of each network interface, IPv4 first; a link-local IPv6 as it is used: `fe80::1%eth0`."""
     found: dict[str, list[str]] = {name: [] for _, name in socket.if_nameindex()}
     for look in (_ipv4, _ipv6):
         with contextlib.suppress(OSError):
@@ -53,12 +50,9 @@ def _ipv6() -> list[tuple[str, str]]:
 
 
 def addresses_on(interface: str) -> list[str]:
-    """Return the addresses of an interface at which other hosts can reach it, IPv4 first.
+    """Return the addresses of an interface, IPv4 first; FlowdistError if there are none, or no such interface.
 
-    Link-local addresses are left out: another host would have to name its own interface with them.
-
-    Raises:
-        FlowdistError: There is no such interface, or it has no such address.
+    Link-local ones are left out: another host would have to name its own interface with them.
     """
     known = interfaces()
     if interface not in known:

@@ -1,7 +1,7 @@
 """Messages by which the logs of another host are fetched: a command asks, the controller relays, the host answers.
 
-A log has a structured name and no path: the host makes the path itself, in its own folder of the run. Each request has
-one answer of bounded size, and the asker asks again for more, so that no process between them has to keep a log.
+A log has a structured name and no path: the host makes that itself, in its own folder of the run. Each request has one
+answer of bounded size, so that no process between them has to keep a log.
 """
 
 from __future__ import annotations
@@ -38,11 +38,7 @@ class LogName(msgspec.Struct, frozen=True):
 
 
 class ListLogs(msgspec.Struct, frozen=True, tag=True):
-    """Query for the logs of these attempts; `LogList` is the answer.
-
-    `last` is the number of lines at their ends that are wanted; None: all. At most the last `bytes_max` bytes of each
-    log are wanted.
-    """
+    """Query for the logs of these attempts: the `last` lines (None: all) of their last `bytes_max` bytes."""
 
     attempts: tuple[Attempt, ...]
     bytes_max: int
@@ -50,10 +46,9 @@ class ListLogs(msgspec.Struct, frozen=True, tag=True):
 
 
 class ReadLogs(msgspec.Struct, frozen=True, tag=True):
-    """Query for what these logs have from these offsets on, in bytes; `LogPieces` is the answer.
+    """Query for what these logs have from these offsets on, in bytes; with `final`, an incomplete last line too.
 
-    With `final`, an incomplete last line is wanted too. An asker that `follows` asks again and again until the job is
-    over, and then with `final` until there is no more.
+    An asker that `follows` asks until the job is over, and then with `final` until there is no more.
     """
 
     places: tuple[tuple[LogName, int], ...]
@@ -99,10 +94,7 @@ class LogPieces(msgspec.Struct, frozen=True, tag=True):
 
 
 class NoLogs(msgspec.Struct, frozen=True, tag=True):
-    """Answer to a query of logs that the host cannot answer.
-
-    `why` is the reason, as a predicate whose subject is the host: "is not connected".
-    """
+    """Answer that a host cannot answer a query of logs, with a predicate about it: "is not connected"."""
 
     why: str
 

@@ -1,8 +1,7 @@
 """TLS between hosts: the controller makes itself a certificate, which the proof of the handshake vouches for.
 
-There is no authority that signs certificates, and no file to distribute. Each controller process has a new key, which
-never leaves its memory. The certificate is sent in the first answer of the handshake, and the token's proof covers it.
-A peer that connects accepts this certificate and no other (see `handshake`).
+There is no authority that signs, and no file to distribute. Each controller process has a new key, which never leaves
+its memory. A peer accepts the certificate of the handshake's first answer and no other (see `handshake`).
 """
 
 from __future__ import annotations
@@ -54,11 +53,7 @@ def new_identity() -> Identity:
 
 
 def client_context(certificate: bytes) -> ssl.SSLContext:
-    """Return the context for a connection to the controller that has this certificate, as DER, and to no other peer.
-
-    Raises:
-        ssl.SSLError: It is no certificate.
-    """
+    """Return the context for a connection to the peer with this certificate (DER) alone; ssl.SSLError if it is none."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False  # it is this very certificate, whatever the address
@@ -67,11 +62,7 @@ def client_context(certificate: bytes) -> ssl.SSLContext:
 
 
 async def encrypt(writer: asyncio.StreamWriter, context: ssl.SSLContext) -> None:
-    """Encrypt a connection from here on.
-
-    Raises:
-        OSError: The peer has another key than its certificate says, has sent something else, or has gone.
-    """
+    """Encrypt a connection from here on; OSError if the peer has another key than its certificate, or has gone."""
     logging.getLogger("asyncio").addFilter(_is_news)
     await writer.start_tls(context)
 
