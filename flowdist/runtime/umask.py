@@ -1,7 +1,8 @@
 """Umask of flowdist's own processes and of workers. The module is small, because forked workers import it.
 
 Nobody but the user may write the files of a run, and a group to which it is open has to be able to read them, whatever
-the user's umask. Workers and hooks get the user's back, because they write elsewhere, too.
+the user's umask. So flowdist's own processes take another. Workers and hooks get the user's back, because they write
+elsewhere, too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The program of the controller process: it reads its configuration and the job, and runs until the supervisor ends.
 
 A standby (`is_standby`) waits here, with everything imported, until the controller that runs has died: to import
-flowdist takes 0.4 s of a processor, seconds on a busy machine, and hosts that connect over TCP kill their workers
-`lease` less a second after the last answer of a controller.
+flowdist takes 0.4 s of a processor, seconds on a busy machine. Hosts that connect over TCP kill their workers `lease`
+less a second after the last answer of a controller, so that a start from nothing may cost every worker.
 """
 
 from __future__ import annotations

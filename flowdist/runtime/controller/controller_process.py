@@ -91,7 +91,10 @@ class ControllerConfig(msgspec.Struct, frozen=True):
 
 
 class ControllerProcess:
-    """The controller process: it passes messages and the time to the pure controller and carries out its effects."""
+    """The controller process: it passes messages and the time to the pure controller and carries out its effects.
+
+    An empty `token` is none. Without `identity`, connections of other hosts are not encrypted.
+    """
 
     def __init__(self, config: ControllerConfig, graph: RoleGraph, token: str, identity: Identity | None) -> None:
         self._config = config

@@ -46,7 +46,7 @@ class HostNews:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def add(self, node: NodeName, writer: asyncio.StreamWriter, *, shows_progress: bool) -> None:
-        """Send a host the news of its node: first the present attempts there or the job's end, then what is new."""
+        """Send a host the news of its node from now on: first the present attempts there, and the end of the job."""
         self._nodes.pop(self._hosts.get(node, writer), None)
         self._hosts[node], self._nodes[writer] = writer, node
         if shows_progress:

@@ -42,7 +42,10 @@ OWNERS = "hosts.jsonl"  # in the folder of the run: a line for each node and hos
 
 
 def node_name(host: str, roles: set[str]) -> NodeName:
-    """Return a valid node name made from a host's name, as `gpu07` from `gpu07.cluster`; no role's, no reserved one."""
+    """Return a node name made from a host's, as `gpu07` from `gpu07.cluster`.
+
+    It gets another end if a role has the name, or fault plans reserve it (`all`, `controller`).
+    """
     name = re.sub(r"[^a-z0-9]+", "-", host.lower().partition(".")[0]).strip("-")[:NAME_MAX]
     name = name if re.match(r"[a-z]", name) else f"host-{name}".rstrip("-")
     return f"{name}-host" if name in roles | {"all", "controller"} else name

@@ -36,7 +36,7 @@ class Intake:
         self._dropped: WeakSet[asyncio.StreamWriter] = WeakSet()  # what has arrived on them is not read any more
 
     async def open(self, writer: asyncio.StreamWriter) -> bool:
-        """Add a new connection, if there is room or another can be closed for it, and wait for its turn to be read."""
+        """Add a connection and wait for its turn; return whether there is room. Another may be closed for it."""
         victim = self._connections.opened(writer, address_of(writer))
         if victim is not None:
             self.drop(victim, "too many connections have not joined")

@@ -44,7 +44,7 @@ class Outbox:
                 self._write(encode(message))
 
     def observe(self, line: Line) -> None:
-        """Drop the oldest kept message that a new line records; the first own line of a controller: it is ready."""
+        """Drop the oldest kept message that a new line records; send the kept ones at a controller's first line."""
         if isinstance(line, Header) or (isinstance(line, Record) and isinstance(line.event, ControllerStarted)):
             self._is_ready = self._write is not None
             waiting, self._kept = self._kept, []

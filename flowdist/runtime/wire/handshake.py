@@ -63,7 +63,7 @@ class Accepted(msgspec.Struct, frozen=True, tag=True):
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    """Refusal of a connection or of a `JoinRequest`; with `proof`, of a client that knows the token, for good."""
+    """Refusal of a connection or `JoinRequest`; the server's `proof` if a client with the token is refused for good."""
 
     reason: str
     help: str = ""  # what the user can do
