@@ -338,9 +338,8 @@ class Workers:
         """Send the workers that offered a checkpoint the controller's answer; before that, publish an accepted one.
 
         In that order a worker that was answered "accepted" finds its checkpoint again after any crash. Nothing is
-        published for an attempt that was replaced. One that cannot be published is answered as refused. In a folder
-        that another run owns, `commit()` raises: the worker could never save anything. `epoch` is the highest that this
-        agent knows.
+        published for a replaced attempt. What cannot be published is answered as refused. In a folder that another run
+        owns, `commit()` raises: the worker could never save anything. `epoch` is the highest that this agent knows.
         """
         attempt = self._attempts.get((answer.replica, answer.attempt))
         if answer.accepted and attempt is not None and (why := self._why_not_owned(epoch)):

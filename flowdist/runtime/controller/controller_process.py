@@ -138,8 +138,7 @@ class ControllerProcess:
     async def run(self) -> None:
         """Serve agents, hosts, operators and scrapes until the supervisor ends.
 
-        SIGTERM does nothing: a batch system that cancels a job sends it to all processes, and the job needs its
-        controller.
+        SIGTERM does nothing: a batch system that cancels a job sends it to all, and the job needs its controller.
         """
         self._loop = asyncio.get_running_loop()
         watch_loop(die_of)

@@ -156,8 +156,8 @@ class HostRegistry:
     def node_of(self, writer: asyncio.StreamWriter) -> NodeName:
         """Return the node that a connection may speak for; empty if its host has none, or has lost it to a new host.
 
-        Other connections of the former host, such as its agent's, may still be open then: they must not speak for the
-        new one.
+        Other connections of the former host, such as its agent's, may still be open: they must not speak for the new
+        one.
         """
         name, digest = self._shown.get(writer, ("", ""))
         owner = self._owners.get(name)

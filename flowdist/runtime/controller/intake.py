@@ -73,8 +73,7 @@ class Intake:
     async def read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> ToControllerFrame | None:
         """Wait for the next frame of another host and return its message; None if the connection has ended.
 
-        MsgspecError if the frame is too long, or no message to the controller; TimeoutError if one without a node is
-        late.
+        MsgspecError if it is too long, or no message to the controller; TimeoutError if one without a node is late.
         """
         address, clock = address_of(writer), asyncio.get_running_loop().time
 

@@ -40,7 +40,7 @@ class JournalFile:
     def write(self, line: Line, *, force: bool) -> bytes:
         """Append a line with its check, which survives a crash, with `force` of the machine too; return its bytes.
 
-        If that fails, this process exits with JOURNAL_LOST: no effect that the next controller cannot read (R21).
+        Else this process exits with JOURNAL_LOST: an effect without a line must not be carried out (R21).
         """
         data = self._chain.add_check(encode_line(line))
         try:

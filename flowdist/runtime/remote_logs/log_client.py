@@ -72,7 +72,7 @@ def asker(link: ControllerLink) -> Ask:
 
 
 class HostLogs:
-    """The logs of the host of one node, of which the last `bytes_max` bytes are fetched, of those that are `wanted`."""
+    """The logs of the host of one node that are `wanted`, at most the last `bytes_max` bytes of each."""
 
     def __init__(
         self,
@@ -189,10 +189,7 @@ class HostTail:
         return any(latest.get(name.attempt.replica) == name.attempt.number for name in self._readers)
 
     def find_new(self, attempts: Sequence[Attempt], latest: dict[ReplicaId, int]) -> set[Place]:
-        """Follow the logs of these attempts, too, and of replaced ones no longer; return the places of all.
-
-        NotFetched as `HostLogs.find`.
-        """
+        """Follow the logs of these attempts, too, and of replaced ones no longer; return all places, or NotFetched."""
         gone = {name for name in self._readers if latest.get(name.attempt.replica) != name.attempt.number}
         for name in gone & self._left:
             del self._readers[name]

@@ -18,7 +18,7 @@ KINDS: dict[Level, Kind] = {"info": "event", "warning": "warning", "refused": "w
 
 
 class EventPrinter:
-    """Printer of records on the terminal, in order with the output of workers, which those on nodes `here` write."""
+    """Printer of records on the terminal, in order with the output of workers on the nodes `here`."""
 
     def __init__(self, graph: RoleGraph, follower: Follower, here: Container[NodeName], show: Show) -> None:
         self._graph, self._follower, self._here, self._show = graph, follower, here, show

@@ -100,10 +100,9 @@ class HostProcess:
     def begin(self, interrupted: Callable[[], None], noticed: Callable[[], None]) -> None:
         """Open the lifeline; from now on adopt orphaned descendants, and call `interrupted` at each interrupt.
 
-        Every process of flowdist here ends when this one closes its end of the pipe, or dies. At SIGUSR1, which a batch
-        system sends before it takes the machine away, `noticed` is called. SIGHUP is no second interrupt, which would
-        stop the job at once: it may come from the kernel and the shell, and after a Ctrl-C. With nohup it stays
-        ignored.
+        Every process of flowdist here ends when this one closes its end of the pipe, or dies. `noticed` is called at
+        SIGUSR1, which a batch system sends before it takes the machine. SIGHUP is no second interrupt, which would stop
+        the job at once: it may come from the kernel and the shell, and after a Ctrl-C. With nohup it stays ignored.
         """
         become_subreaper()
         self.over = asyncio.Event()
