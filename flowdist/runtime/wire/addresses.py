@@ -156,7 +156,7 @@ def wait_for_name(
     resolve: Resolve = addresses_of,
     pause_s: float = LOOK_UP_S,
 ) -> float:
-    """Wait until a host name is known, and return what is left of the timeout, in seconds; JobFailed if nothing is.
+    """Wait until a host name is known, and return what is left of the timeout, in seconds; else JobFailed.
 
     `warn` gets one line if the name is not known at once.
     """

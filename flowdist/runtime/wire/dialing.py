@@ -28,8 +28,8 @@ async def dial(
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Connect to the controller, do the handshake, and return a connection that is ready for frames.
 
-    OSError if nothing listens there, or answers in time; ConnectionRejected if the peer is another, or refuses this
-    host.
+    OSError if nothing listens there, or answers in time; ConnectionRejected for another peer, or if this host is
+    refused.
     """
     connecting = asyncio.open_connection(controller.host, controller.port)
     reader, writer = await asyncio.wait_for(connecting, CONNECT_S)

@@ -3,7 +3,7 @@
 `Hello`, `Challenge`, TLS if there is a certificate, `Proof`, `Accepted` (or `Refused`). A proof is an HMAC, keyed with
 the token, over all that was said, with a fresh nonce of either side. The server's first proof vouches for its
 certificate, or for having none, so that no relay can replace it. Names are sent after it alone. The first message
-inside TLS is a proof too: bytes that a relay has put before it are no message. Without tokens, proofs prove nothing.
+inside TLS is a proof too: bytes that a relay put before it are no message. Without tokens, nothing is encrypted.
 """
 
 from __future__ import annotations
