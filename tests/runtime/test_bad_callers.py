@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
+import threading
 from pathlib import Path
 
 import msgspec
@@ -11,10 +13,11 @@ import pytest
 
 from flowdist.control.protocol.events import CancelRequested, NodeGone
 from flowdist.record.journal import Record
+from flowdist.runtime.wire.dialing import dial
 from flowdist.runtime.wire.endpoint import ControllerEndpoint, send_death_proof
 from flowdist.runtime.wire.frames import Operate
-from flowdist.runtime.wire.framing import encode
-from flowdist.runtime.wire.handshake import Credentials, Hello
+from flowdist.runtime.wire.framing import encode, receive_frame
+from flowdist.runtime.wire.handshake import ConnectionRejected, Credentials, Hello
 from tests.runtime.far_host import FarHost
 from tests.runtime.hosts import Hosts
 
@@ -87,6 +90,28 @@ def test_connections_with_invalid_data_are_closed_and_the_job_continues(tmp_path
             assert hosts.all_end() == [0, 0], hosts.text
     log = (first.run_dir / "controller.log").read_text()
     assert "was refused" in log and "other hosts may not send Operate" in log and "Traceback" not in log, log
+
+
+def test_an_answer_that_is_nested_too_deeply_is_that_of_another_program() -> None:
+    nested = b"\x82\xa4type\xa9Challenge\xa1x" + b"\x91" * 3000 + b"\xc0"  # arrays of one array, in msgpack
+
+    def answer(listener: socket.socket) -> None:
+        for _ in range(2):
+            connection, _ = listener.accept()
+            with connection:
+                receive_frame(connection)
+                connection.sendall(len(nested).to_bytes(4, "big") + nested)
+                connection.recv(1)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        controller = ControllerEndpoint(*listener.getsockname(), "flowdist", "a-run")
+        mine = Credentials("hush", "", "secret")
+        server = threading.Thread(target=answer, args=(listener,))
+        server.start()
+        with pytest.raises(ConnectionRejected, match="is no flowdist"):
+            asyncio.run(dial(controller, mine))
+        send_death_proof(controller, mine, 1000, "it is so")
+        server.join()
 
 
 def test_only_accepted_connections_can_prove_the_death_of_a_node(

@@ -66,6 +66,6 @@ async def _read_answer(reader: asyncio.StreamReader, controller: ControllerEndpo
         raise ConnectionResetError(f"{controller.address} closed the connection during the handshake")
     try:
         return FROM_SERVER.decode(body)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         message = f"what listens at {controller.address} is no flowdist"
         raise ConnectionRejected(Refused(message, "another program has the port: use another one")) from None

@@ -65,7 +65,7 @@ def send_death_proof(controller: ControllerEndpoint, credentials: Credentials, i
     that the agent may have had; `cause` is why it ended.
     """
     with (
-        contextlib.suppress(OSError, ConnectionRejected, ValueError),
+        contextlib.suppress(OSError, ConnectionRejected, ValueError, RecursionError),
         socket.create_connection((controller.host, controller.port), DEATH_PROOF_S) as connection,
     ):
         client = ClientHandshake(controller.job, controller.run, credentials)
