@@ -8,9 +8,10 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: str | bytes, *, durable: bool = False, mode: int | None = None) -> None:
-    """Replace the content of a file, so that a reader sees either the old content or all of the new; or OSError.
+    """Replace the content of a file, so that a reader sees either the old content or all of the new.
 
-    With `durable` a crash of the machine cannot lose it, at some milliseconds. The mode None is what the umask leaves.
+    If the file cannot be written, OSError is raised and the old content stays. With `durable` a crash of the machine
+    cannot lose the new content, at some milliseconds. The mode None is what the umask leaves.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("wb") as file:

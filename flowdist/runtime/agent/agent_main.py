@@ -129,7 +129,10 @@ class _AgentProcess:
         )
 
     async def _keep_connected(self) -> None:
-        """Connect to the controller, again and again; pass its messages, and what became of connections, on."""
+        """Connect to the controller, again when a connection ends, and pass its messages to the pure agent.
+
+        The agent gets an input for each connection, for its end, and for each refused attempt, too.
+        """
         is_local = self._config.controller is None
         retry_s = LOCAL_RETRY_S if is_local else REMOTE_RETRY_S
         while True:

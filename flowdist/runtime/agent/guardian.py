@@ -35,8 +35,9 @@ EXIT_WAIT_S = 1.0  # an agent closes its sockets a moment before its parent can 
 def main() -> None:
     """Run the guardian process. The command line's only argument is its NodeConfig, as JSON.
 
-    The exit code is 0 if nothing of the node runs any more; any other proves nothing. If the controller is on another
-    host and the agent has not ended in order, the guardian first sends it the proof that the node is empty.
+    The exit code is 0 if nothing of the node runs any more. Any other end proves nothing: a descendant may have outlived
+    SIGKILL, or the guardian was killed. If the controller is on another host and the agent has not ended in order, the
+    guardian first sends it the proof that the node is empty.
     """
     config = msgspec.json.decode(sys.argv[1], type=NodeConfig)
     token, secret = os.environ.pop(TOKEN, ""), os.environ.pop(HOST_SECRET, "")  # workers must not inherit them
@@ -91,9 +92,10 @@ def _run_agent(
 
 
 def _fork(job: Callable[[], None], close: list[int]) -> int:
-    """Fork a child that runs `job` and dies with this process, which has one thread; return its process id.
+    """Fork a child that runs `job` and dies with this process; return its process id.
 
-    The child closes the descriptors `close`. It exits with code 0 when `job` returns, else with 1.
+    Forking is safe, because this process has one thread. The child closes the descriptors `close`. It exits with code 0
+    when `job` returns, else with 1.
     """
     me = os.getpid()
     pid = os.fork()

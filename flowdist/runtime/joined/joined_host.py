@@ -1,6 +1,6 @@
 """The foreground process of a host that has joined the job of another host: it runs one node of the job.
 
-News of its node come over its own connection to the controller. Events are printed once, on the controller's host;
+News of its node comes over its own connection to the controller. Events are printed once, on the controller's host;
 this one prints what it alone knows, and a digest on a terminal. Without a connection for `controller_outage`, it
 stops everything on this host.
 """
@@ -175,7 +175,7 @@ class JoinedHost:
             self._end(f"{node}: {cause}")
 
     async def _keep_connected(self) -> None:
-        """Read the news; when the connection is lost, connect again within `controller_outage` (R21)."""
+        """Read the news, over a new connection within `controller_outage` if one is lost (R21), until the job's end."""
         connection: Connection | None = self._joined.connection
         address = self._joined.controller.address
         while connection is not None:

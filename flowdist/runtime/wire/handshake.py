@@ -78,7 +78,10 @@ FROM_SERVER: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 
 class Credentials(NamedTuple):
-    """The proof of identity on every connection: the token of the job, and this host's own secret."""
+    """The proof of identity on every connection: the token of the job, and this host's own secret.
+
+    An empty token means that the job has none; an empty node, that the host speaks for none yet.
+    """
 
     token: str = ""
     node: NodeName = ""
@@ -191,9 +194,9 @@ def _is_proof(proof: bytes, token: str, side: Side, said: tuple[bytes, ...]) -> 
 
 
 def _proof(token: str, side: Side, said: tuple[bytes, ...]) -> bytes:
-    """Return the proof of one side, which the other cannot send back: an HMAC-SHA-256, keyed with the token.
+    """Return the proof that one side sends: an HMAC-SHA-256, keyed with the token.
 
-    Each part of its content follows the part's length, so that no two lists of parts give the same content.
+    It names its side, so that neither can send back the proof of the other. Each part of its content follows the part's length, so that no two lists of parts give the same content.
     """
     content = b"".join(len(part).to_bytes(4, "big") + part for part in (side.encode(), *said))
     return hmac.new(b"flowdist" + token.encode(), content, hashlib.sha256).digest()

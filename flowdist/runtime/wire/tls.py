@@ -62,7 +62,10 @@ def client_context(certificate: bytes) -> ssl.SSLContext:
 
 
 async def encrypt(writer: asyncio.StreamWriter, context: ssl.SSLContext) -> None:
-    """Encrypt a connection from here on; OSError if the peer has another key than its certificate, or has gone."""
+    """Encrypt a connection from here on.
+
+    OSError if the peer has another key than its certificate says, has sent something else, or has gone.
+    """
     logging.getLogger("asyncio").addFilter(_is_news)
     await writer.start_tls(context)
 
