@@ -196,7 +196,8 @@ def _is_proof(proof: bytes, token: str, side: Side, said: tuple[bytes, ...]) -> 
 def _proof(token: str, side: Side, said: tuple[bytes, ...]) -> bytes:
     """Return the proof that one side sends: an HMAC-SHA-256, keyed with the token.
 
-    It names its side, so that neither can send back the proof of the other. Each part of its content follows the part's length, so that no two lists of parts give the same content.
+    It names its side, so that neither can send back the proof of the other. Each part of its content follows the part's
+    length, so that no two lists of parts give the same content.
     """
     content = b"".join(len(part).to_bytes(4, "big") + part for part in (side.encode(), *said))
     return hmac.new(b"flowdist" + token.encode(), content, hashlib.sha256).digest()
