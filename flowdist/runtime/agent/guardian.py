@@ -36,8 +36,8 @@ def main() -> None:
     """Run the guardian process. The command line's only argument is its NodeConfig, as JSON.
 
     The exit code is 0 if nothing of the node runs any more. Any other end proves nothing: a descendant may have
-    outlived SIGKILL, or the guardian was killed. If the controller is on another host and the agent has not ended in order, the
-    guardian first sends it the proof that the node is empty.
+    outlived SIGKILL, or the guardian was killed. If the controller is on another host and the agent has not ended in
+    order, the guardian first sends it the proof that the node is empty.
     """
     config = msgspec.json.decode(sys.argv[1], type=NodeConfig)
     token, secret = os.environ.pop(TOKEN, ""), os.environ.pop(HOST_SECRET, "")  # workers must not inherit them
