@@ -55,27 +55,23 @@ class Engine(Protocol):
     def submit(self, launch: Launch) -> str:
         """Order the start of a member and return its reference. The member may start much later.
 
-        Raises:
-            EngineFailed: The engine refuses the member, or does not answer.
+        EngineFailed: The engine refuses the member, or does not answer.
         """
 
     def cancel(self, reference: str) -> None:
         """Order the end of a member: one that runs gets SIGTERM and time to leave the job. One that is over stays over.
 
-        Raises:
-            EngineFailed: The engine does not answer.
+        EngineFailed: The engine does not answer.
         """
 
     def signal(self, reference: str, signal: str) -> None:
         """Send a signal, such as `USR1`, to a member that runs. Nothing happens if it does not run.
 
-        Raises:
-            EngineFailed: The engine does not answer.
+        EngineFailed: The engine does not answer.
         """
 
     def observe(self, references: Iterable[str]) -> Mapping[str, Seen]:
         """Return what has become of each member. A reference that the engine no longer knows is over.
 
-        Raises:
-            EngineFailed: The engine does not answer, so that nothing is known.
+        EngineFailed: The engine does not answer, so that nothing is known.
         """

@@ -26,8 +26,7 @@ def with_store_at(graph: RoleGraph, endpoint: str) -> RoleGraph:
 def check_store_port(endpoint: str) -> None:
     """Check that a store can listen at this HOST:PORT, so that a port that is taken is reported before the start.
 
-    Raises:
-        FlowdistError: Another program listens there, or the port cannot be bound.
+    FlowdistError: Another program listens there, or the port cannot be bound.
     """
     host, _, port = endpoint.rpartition(":")
     try:

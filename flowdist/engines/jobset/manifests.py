@@ -111,8 +111,7 @@ def manifest_text(graph: RoleGraph, options: JobSetOptions, found: list[Document
 def template_of(options: JobSetOptions) -> Document:
     """Return the user's pod template; empty if there is none.
 
-    Raises:
-        TemplateRefused: The file cannot be read, or its content cannot be honoured.
+    TemplateRefused: The file cannot be read, or its content cannot be honoured.
     """
     return read_template(options.pod_template) if options.pod_template else {}
 

@@ -81,9 +81,8 @@ class TemplateRefused(FlowdistError):
 def read_template(path: str) -> Fields:
     """Return the content of a file with a pod template, in YAML or JSON.
 
-    Raises:
-        TemplateRefused: The file cannot be read, or has something that is no part of a pod template or that flowdist
-            cannot grant. The message has all of it.
+    TemplateRefused: The file cannot be read, or has something that is no part of a pod template or that flowdist cannot
+    grant. The message has all of it.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -177,8 +176,7 @@ def _entries(given: object) -> list[Fields]:
 def merged(pod: Fields, template: Fields) -> Fields:
     """Return a pod template: the spec of a pod that flowdist has written, with the template of the user merged in.
 
-    Raises:
-        TemplateRefused: They contradict each other. The message has all contradictions.
+    TemplateRefused: They contradict each other. The message has all contradictions.
     """
     conflicts: list[str] = []
     spec = _merged_fields(pod, template.get("spec") or {}, "spec", conflicts)

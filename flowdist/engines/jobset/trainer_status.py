@@ -102,9 +102,8 @@ def progress(job: JobState) -> dict[str, Any]:
 def post(env: Mapping[str, str], status: Mapping[str, Any]) -> None:
     """Post a status to Trainer's server.
 
-    Raises:
-        OSError: The server does not answer in time or refuses it, or token or certificate cannot be read.
-        ValueError: The address is none.
+    OSError: The server does not answer in time or refuses it, or token or certificate cannot be read. ValueError: The
+    address is none.
     """
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     headers = {"Content-Type": "application/json"}

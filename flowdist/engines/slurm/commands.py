@@ -89,10 +89,8 @@ def left_out(nodelist: str) -> list[str]:
     """Return all nodes of the cluster except those of `nodelist`, such as `gpu[01-08],big1`; none if it is empty.
 
     sbatch's own --nodelist names nodes that a job gets all of: with one node and several names, every member would get
-    the first name. To exclude the others leaves the choice among them to Slurm.
-
-    Raises:
-        EngineFailed: Slurm does not answer, or has no node of one of these names.
+    the first name. To exclude the others leaves the choice among them to Slurm. EngineFailed: Slurm does not answer, or
+    has no node of one of these names.
     """
     if not nodelist:
         return []

@@ -32,8 +32,7 @@ class Slurm:
     def script(self, launch: Launch) -> str:
         """Return the batch script of a member.
 
-        Raises:
-            EngineFailed: Slurm does not say which nodes it has besides those of `nodelist`.
+        EngineFailed: Slurm does not say which nodes it has besides those of `nodelist`.
         """
         options = self._options.of_pool(launch.pool)
         asked = directives(

@@ -104,8 +104,7 @@ class GpuGuard:
     def cores(self, role: RoleSpec, start: StartReplica) -> list[tuple[int, ...]]:
         """Return the cores of each worker of the replica, by local rank; an empty tuple: the worker is not bound.
 
-        Raises:
-            OSError: if the NUMA node of a GPU is not known, or this process may use no core of it.
+        OSError if the NUMA node of a GPU is not known, or this process may use no core of it.
         """
         if not role.numa:
             return [()] * role.procs

@@ -74,10 +74,8 @@ def check_faults(plan: Plan, graph: RoleGraph, *, has_guests: bool = False) -> N
 def _with_guests(plan: Plan, graph: RoleGraph) -> RoleGraph:
     """Return the graph with a node added for each unknown name in the plan that a host which joins may have.
 
-    A name that is similar to a known one counts as its misspelling and gets no node.
-
-    Raises:
-        FaultError: if the plan adds nodes or has rates, which need nodes that are known beforehand.
+    A name that is similar to a known one counts as its misspelling and gets no node. FaultError if the plan adds nodes
+    or has rates, which need nodes that are known beforehand.
     """
     if plan.new_nodes or plan.rates:
         message = "--add and --rate are for one machine: what hosts will come is not known beforehand"

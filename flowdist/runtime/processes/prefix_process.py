@@ -61,8 +61,7 @@ class Prefix:
     def __init__(self, spec: PrefixSpec, selector: selectors.BaseSelector) -> None:
         """Start the process.
 
-        Raises:
-            OSError, ValueError: if the command cannot be started.
+        OSError, ValueError if the command cannot be started.
         """
         self.spec, self._selector = spec, selector
         ours, theirs = pair()

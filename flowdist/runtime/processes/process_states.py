@@ -81,9 +81,8 @@ class Relatives:
     def check_spawner(self) -> None:
         """Check that the spawner can kill workers, before that is asked of it.
 
-        Raises:
-            RuntimeError: It is stopped. The agent ends then, so that the guardian kills the whole node: it must not
-                outlive its lease (R19).
+        RuntimeError: It is stopped. The agent ends then, so that the guardian kills the whole node: it must not outlive
+        its lease (R19).
         """
         if self._spawner and state_of(self._spawner) == "stopped":
             raise RuntimeError(f"the spawner (pid {self._spawner}) is stopped, and cannot kill workers")

@@ -47,8 +47,7 @@ def _prctl(option: int, value: int) -> None:
 def stat_fields(pid: int | str) -> list[bytes]:
     """Return the fields in /proc/PID/stat of a process behind the name of its program: the first one is its state.
 
-    Raises:
-        OSError: There is no such process.
+    OSError: There is no such process.
     """
     file = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
     try:

@@ -37,10 +37,8 @@ from flowdist.runtime.umask import restore_umask
 def bound_to(cpus: tuple[int, ...]) -> Iterator[None]:
     """Bind the calling thread to these cores for the time of a `with` block, and with it every process started there.
 
-    Other threads keep their cores. With an empty `cpus` nothing is bound.
-
-    Raises:
-        OSError: if this process may use none of the cores.
+    Other threads keep their cores. With an empty `cpus` nothing is bound. OSError if this process may use none of the
+    cores.
     """
     before = os.sched_getaffinity(0)
     if cpus:

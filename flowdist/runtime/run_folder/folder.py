@@ -62,10 +62,7 @@ def new_joined_run(base: Path, run_id: str, node: str, graph: RoleGraph) -> Path
     """Make the folder of this host's part of a run of another host, and return its resolved path.
 
     Its name is `<run>.<node>`, which differs from the run's own folder where the hosts share a file system; a number
-    follows if that exists.
-
-    Raises:
-        FlowdistError: if FLOWDIST_GROUP names no group of this user.
+    follows if that exists. FlowdistError if FLOWDIST_GROUP names no group of this user.
     """
     base.mkdir(0o755, parents=True, exist_ok=True)
     run_dir = base / f"{run_id}.{node}"
@@ -131,8 +128,7 @@ def find_run(base: Path, name: str, *, of_one_host: bool = False) -> tuple[Path,
 def run_of_prefix(base: Path, name: str) -> Path | None:
     """Return the folder of the run whose name begins with `name`; None if there is none, or if `name` is empty.
 
-    Raises:
-        FlowdistError: if there is more than one.
+    FlowdistError if there is more than one.
     """
     found = [path for path in run_dirs(base) if name and path.name.startswith(name)]
     if len(found) > 1:
@@ -180,10 +176,8 @@ def run_by_prefix(base: Path, name: str, help: str = "name the folder of all run
 def run_dirs(base: Path) -> list[Path]:
     """Return the folders of all runs that this user may read, the newest first.
 
-    Folders of hosts that have joined another host's run are left out.
-
-    Raises:
-        FlowdistError: if the folder of all runs is private to another user.
+    Folders of hosts that have joined another host's run are left out. FlowdistError if the folder of all runs is
+    private to another user.
     """
     refuse_private(base)
     graphs = [path for path in base.glob(f"*/{GRAPH}") if not path.parent.is_symlink() and not is_private(path.parent)]
@@ -203,10 +197,7 @@ def lock_run(run_dir: Path, wait_s: float = LOCK_WAIT_S) -> int:
     """Take the lock of the run, and return its file descriptor: the lock is free once every copy of that is closed.
 
     The supervisor and every guardian of the run hold the lock. A process that gets it knows that nothing of the run is
-    running.
-
-    Raises:
-        FlowdistError: if the run is still running after `wait_s` seconds.
+    running. FlowdistError if the run is still running after `wait_s` seconds.
     """
     fd = os.open(run_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     until = time.monotonic() + wait_s

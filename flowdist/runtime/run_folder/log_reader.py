@@ -42,8 +42,7 @@ class Log(NamedTuple):
 def parse_target(text: str, graph: RoleGraph) -> Target:
     """Return the workers that a text of the form `ROLE[/REPLICA[.WORKER]]` names.
 
-    Raises:
-        FlowdistError: if the text has another form, or the graph has no such role, replica or worker.
+    FlowdistError if the text has another form, or the graph has no such role, replica or worker.
     """
     match = _TARGET.fullmatch(text)
     roles = {spec.name: spec for spec in graph.roles}

@@ -46,8 +46,7 @@ def new_claim(run: str, epoch: int) -> Claim:
 def read_owner(path: Path) -> Claim | None:
     """Return the claim in an owner file; None if there is no file.
 
-    Raises:
-        FlowdistError: The file is damaged, or cannot be read.
+    FlowdistError: The file is damaged, or cannot be read.
     """
     return _decoded(path, _content(path))
 

@@ -59,8 +59,7 @@ class RunEndpoint(msgspec.Struct, frozen=True):
 def saved_endpoint(run_dir: Path) -> RunEndpoint | None:
     """Return the endpoint that `resume_point` has saved in the folder of a run; None for a run on one machine.
 
-    Raises:
-        FlowdistError: The file cannot be read. Whether other hosts have joined the run is then unknown.
+    FlowdistError: The file cannot be read. Whether other hosts have joined the run is then unknown.
     """
     try:
         found = msgspec.json.decode((run_dir / LISTENS).read_bytes(), type=RunEndpoint)
@@ -130,8 +129,7 @@ def resume_point(run_dir: Path, endpoint: RunEndpoint | None = None) -> ResumePo
 def _read_journal(run_dir: Path) -> ResumePoint:
     """Read and replay the whole journal, as the controller will, before anything is started.
 
-    Raises:
-        FlowdistError: A line cannot be used or replayed (`BadLine`), or the job is over.
+    FlowdistError: A line cannot be used or replayed (`BadLine`), or the job is over.
     """
     path = run_dir / JOURNAL
     try:
@@ -178,9 +176,8 @@ def last_epoch(run_dir: Path) -> int:
 def checked_header(lines: Sequence[Line], run_dir: Path) -> Header:
     """Return the header of a run's journal, if its graph is that of the run.
 
-    Raises:
-        BadLine: It is another one: the journal is of another run, or one of the two files was changed.
-        msgspec.DecodeError: graph.json is not a role graph.
+    BadLine: It is another one: the journal is of another run, or one of the two files was changed. msgspec.DecodeError:
+    graph.json is not a role graph.
     """
     header, path = lines[0], run_dir / JOURNAL
     assert isinstance(header, Header)

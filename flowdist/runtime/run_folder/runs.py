@@ -135,8 +135,7 @@ def _last_records(run_dir: Path) -> tuple[list[Record], str]:
 def describe(run_dir: Path, patience_s: float = PATIENCE_S) -> Status:
     """Ask the controller of a run for the present status of the job, and return the status.
 
-    Raises:
-        FlowdistError: if the run is not running, or no controller answers within `patience_s` seconds.
+    FlowdistError if the run is not running, or no controller answers within `patience_s` seconds.
     """
     answer = _ask(run_dir, encode(Describe()), patience_s)
     assert isinstance(answer, Described)
@@ -156,10 +155,7 @@ def operate(run_dir: Path, event: Operation, patience_s: float = PATIENCE_S) -> 
     """Send an operator's event to the controller of a run, and return the controller's decisions.
 
     An event that may have been lost is sent again. That is safe: it names the wanted state, so that a second one
-    changes nothing.
-
-    Raises:
-        FlowdistError: if the run is not running, or no controller answers within `patience_s` seconds.
+    changes nothing. FlowdistError if the run is not running, or no controller answers within `patience_s` seconds.
     """
     answer = _ask(run_dir, encode(Operate(event, answer=True)), patience_s)
     assert isinstance(answer, Answered)
@@ -179,8 +175,7 @@ class ControllerLink:
     def ask(self, question: bytes, patience_s: float = PATIENCE_S) -> Answered | Described | LogAnswer:
         """Send a frame to the controller, again if the controller dies meanwhile, and return its answer.
 
-        Raises:
-            FlowdistError: as for `describe`.
+        FlowdistError as for `describe`.
         """
         until = time.monotonic() + patience_s
         while True:
@@ -208,8 +203,7 @@ class ControllerLink:
     def _wait_for_answer(self, link: socket.socket) -> None:
         """Wait until the answer begins, ANSWER_S at most, or STOPPED_S if the controller is stopped.
 
-        Raises:
-            FlowdistError: The controller is stopped, so that it may never answer.
+        FlowdistError: The controller is stopped, so that it may never answer.
         """
         pid, _, _ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
         until, stopped = time.monotonic() + ANSWER_S, 0

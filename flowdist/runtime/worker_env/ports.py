@@ -34,10 +34,7 @@ class Ports:
     def of(self, replica: str, names: tuple[str, ...]) -> dict[str, int]:
         """Return the port of each name for a replica: that of an earlier call, else one that is free now.
 
-        No socket is kept open: the replica has to bind the port itself.
-
-        Raises:
-            OSError: if no port of the node's share is free.
+        No socket is kept open: the replica has to bind the port itself. OSError if no port of the node's share is free.
         """
         for name in names:
             if (replica, name) not in self._taken:
