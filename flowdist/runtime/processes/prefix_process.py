@@ -27,10 +27,8 @@ BOOT = Path(__file__).parent.parent / "prefix" / "boot"
 class Template:
     """A process from which workers are forked: a prefix, at its split or on the way there, or a fork of one.
 
-    Args:
-        prefix: What it has run.
-        link: The spawner's end of the link to it.
-        words: The command of the worker that has left it, which may have read these words; (): no worker has.
+    `link` is the spawner's end; `words` are the command of the worker that has left it, which may have read them; ():
+    none.
     """
 
     def __init__(self, prefix: Prefix, link: Link, words: tuple[str, ...] = ()) -> None:
@@ -59,10 +57,7 @@ class Prefix:
     """
 
     def __init__(self, spec: PrefixSpec, selector: selectors.BaseSelector) -> None:
-        """Start the process.
-
-        OSError, ValueError if the command cannot be started.
-        """
+        """Start the process; OSError or ValueError if the command cannot be started."""
         self.spec, self._selector = spec, selector
         ours, theirs = pair()
         fd = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD, HIGH_FD)

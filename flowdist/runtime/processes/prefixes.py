@@ -39,10 +39,8 @@ LOOK_S = 0.5  # how often it is looked at whether a script waits for something
 class Prefixes:
     """All prefixes of a node, and the workers that wait for them or were forked by them.
 
-    Args:
-        selector: Reports the links of the templates, with the Template as data.
-        answer: Sends an answer to the agent.
-        start: Starts a worker by exec, and sends the agent the answer.
+    `answer` sends an answer to the agent; `start` starts a worker by exec and answers. The selector has Templates as
+    data.
     """
 
     def __init__(
@@ -120,10 +118,7 @@ class Prefixes:
         return template.spawn(request)
 
     def signal(self, request: Signal) -> bool:
-        """Pass a signal for a worker on to its template. Return False if no template has the worker.
-
-        A worker that still waits for its prefix misses the signal: see `cancel`.
-        """
+        """Pass a signal on to the worker's template, False if none has it. A waiting worker misses it: see `cancel`."""
         template = self._owner(request.id)
         if template is not None:
             template.link.send("signal", request.id, request.number)
@@ -140,10 +135,7 @@ class Prefixes:
                 self._answer(Ended(id, -signal.SIGTERM))
 
     def receive(self, template: Template) -> None:
-        """Handle a message of a template, or its end, and pass on to the agent what concerns workers.
-
-        Call this method when the selector reports the template's link.
-        """
+        """Handle a message of a template, or its end, and pass on to the agent what concerns workers."""
         received = template.link.receive()
         if received is None and template not in (template.prefix.main, template.prefix.plain):
             self._end_workers([template])

@@ -35,10 +35,9 @@ from flowdist.runtime.umask import restore_umask
 
 @contextlib.contextmanager
 def bound_to(cpus: tuple[int, ...]) -> Iterator[None]:
-    """Bind the calling thread to these cores for the time of a `with` block, and with it every process started there.
+    """Bind the calling thread, and processes that it starts, to these cores in a `with` block; empty: to none.
 
-    Other threads keep their cores. With an empty `cpus` nothing is bound. OSError if this process may use none of the
-    cores.
+    OSError if this process may use none of the cores.
     """
     before = os.sched_getaffinity(0)
     if cpus:
@@ -51,13 +50,10 @@ def bound_to(cpus: tuple[int, ...]) -> Iterator[None]:
 
 
 class Children:
-    """The workers whose parent is this process, by their ids in the spawn protocol.
+    """The workers whose parent is this process, by their ids in the spawn protocol, which are the selector's data.
 
-    Each worker leads a session and a process group of its own. When a worker ends, the rest of its group is killed
-    before the worker is reaped: until then no other process can get its process id.
-
-    Args:
-        selector: Reports the end of each worker, with its id as data.
+    Each leads a session and a process group. When a worker ends, the rest of its group is killed before the worker is
+    reaped: until then no other process can get its process id.
     """
 
     def __init__(self, selector: selectors.BaseSelector) -> None:
@@ -87,10 +83,7 @@ class Children:
                 os.killpg(self._running[id][0], number)
 
     def end(self, id: int) -> Ended:
-        """Reap a worker that has ended, after killing the rest of its group, and return the answer with its exit code.
-
-        Call this method once, when the selector has reported the end of the worker.
-        """
+        """Kill the rest of an ended worker's group, reap it, and return its Ended; call it once per worker."""
         pid, pidfd, wait = self._running.pop(id)
         self._selector.unregister(pidfd)
         os.close(pidfd)
