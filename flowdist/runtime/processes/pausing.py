@@ -63,10 +63,7 @@ class PausedNode:
                     signal.pidfd_send_signal(self._pidfds[pid], signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Resume the processes in the order in which they were found: the agent comes before its workers.
-
-        The agent handles its overdue deadlines before any queued message (R19).
-        """
+        """Resume in the order found, the agent before its workers: it handles overdue deadlines first (R19)."""
         for pidfd in self._pidfds.values():
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pidfd, signal.SIGCONT)

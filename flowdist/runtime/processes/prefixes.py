@@ -125,10 +125,7 @@ class Prefixes:
         return template is not None or any(request.id in prefix.waiting for prefix in self._all())
 
     def cancel(self, id: int) -> None:
-        """Drop a worker that still waits for its prefix, and send the agent answers as if SIGTERM had ended the worker.
-
-        A worker that does not wait, or is unknown, is left as it is.
-        """
+        """Drop a worker that still waits for its prefix, and answer as if SIGTERM had ended it; leave any other."""
         for prefix in self._prefixes.values():
             if prefix.waiting.pop(id, None) is not None:
                 self._answer(Spawned(id, 0))

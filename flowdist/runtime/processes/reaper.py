@@ -44,10 +44,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def stat_fields(pid: int | str) -> list[bytes]:
-    """Return the fields in /proc/PID/stat of a process behind the name of its program: the first one is its state.
-
-    OSError: There is no such process.
-    """
+    """Return the fields of /proc/PID/stat behind the program's name, the state first; OSError if no process has it."""
     file = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
     try:
         return os.read(file, 4096).rpartition(b")")[2].split()  # the name stands in brackets, and may contain brackets

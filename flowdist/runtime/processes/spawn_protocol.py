@@ -161,10 +161,7 @@ class Channel:
         self.fileno, self.close = connection.fileno, connection.close
 
     def send(self, message: Request | Answer) -> None:
-        """Send a message; drop it if the other side has ended.
-
-        Messages are small and rare: blocking for a moment is simpler than a write buffer.
-        """
+        """Send a message, or drop it if the other side has ended. Few and small messages need no write buffer."""
         with contextlib.suppress(ConnectionError):  # the other side has ended: the next read finds out
             self._socket.sendall(encode(message))
 

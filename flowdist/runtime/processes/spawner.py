@@ -64,13 +64,7 @@ class Children:
         return len(self._running)
 
     def add(self, id: int, pid: int, wait: Callable[[], int]) -> Spawned:
-        """Watch a worker that was just started, and return the answer that reports the start.
-
-        Args:
-            id: The worker's id in the spawn protocol.
-            pid: The worker's process id.
-            wait: Reaps the worker, which has ended, and returns its exit code.
-        """
+        """Watch a worker that was just started, and return the answer that says so; `wait` gives its exit code."""
         pidfd = os.pidfd_open(pid)
         self._running[id] = (pid, pidfd, wait)
         self._selector.register(pidfd, selectors.EVENT_READ, id)

@@ -167,10 +167,7 @@ class ControllerLink:
         self._link: socket.socket | None = None
 
     def ask(self, question: bytes, patience_s: float = PATIENCE_S) -> Answered | Described | LogAnswer:
-        """Send a frame to the controller, again if the controller dies meanwhile, and return its answer.
-
-        FlowdistError as for `describe`.
-        """
+        """Send a frame, again if the controller dies, and return its answer. FlowdistError as for `describe`."""
         until = time.monotonic() + patience_s
         while True:
             try:

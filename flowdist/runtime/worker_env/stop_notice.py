@@ -41,14 +41,9 @@ def announce_stop(folder: Path, procs: int) -> int | None:
 
 
 def set_stop_step(folder: Path, step: int | None) -> None:
-    """Write the step at which `should_stop()` turns true into the notice, which ends the wait of the workers.
+    """Write the agreed step into the notice, which ends the wait of the workers in `should_stop()`.
 
-    Args:
-        folder: The folder of the attempt.
-        step: The agreed step; None: `should_stop()` turns true at once in each worker, whatever its step is.
-
-    Raises:
-        OSError: The notice cannot be written.
+    None: it turns true at once in each worker, whatever its step is. OSError if the notice cannot be written.
     """
     write_json(folder / NOTICE, {"stop_at": step})
 
