@@ -81,8 +81,7 @@ class TemplateRefused(FlowdistError):
 def read_template(path: str) -> Fields:
     """Return the content of a file with a pod template, in YAML or JSON.
 
-    TemplateRefused: The file cannot be read, or has something that is no part of a pod template or that flowdist cannot
-    grant. The message has all of it.
+    TemplateRefused, with all reasons, if it cannot be read, is no pod template or asks for what flowdist cannot grant.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -174,10 +173,7 @@ def _entries(given: object) -> list[Fields]:
 
 
 def merged(pod: Fields, template: Fields) -> Fields:
-    """Return a pod template: the spec of a pod that flowdist has written, with the template of the user merged in.
-
-    TemplateRefused: They contradict each other. The message has all contradictions.
-    """
+    """Return the spec of a pod with the user's template merged in; TemplateRefused has all contradictions."""
     conflicts: list[str] = []
     spec = _merged_fields(pod, template.get("spec") or {}, "spec", conflicts)
     if conflicts:

@@ -25,10 +25,7 @@ QUEUE = "kueue.x-k8s.io/queue-name"
 
 
 def trainjob_documents(graph: RoleGraph, options: JobSetOptions) -> list[Document]:
-    """Return the manifests of a job for Kubeflow Trainer in the order in which they are applied, the TrainJob last.
-
-    Arguments are those of `manifests.documents`.
-    """
+    """Return the manifests for Kubeflow Trainer in order, the TrainJob last; arguments as for `manifests.documents`."""
     *others, jobset = documents(graph, options)
     spec = copy.deepcopy(jobset["spec"])
     for job in spec["replicatedJobs"]:

@@ -67,10 +67,7 @@ class Signal(msgspec.Struct, frozen=True, tag=True):
 
 
 class CancelSpawn(msgspec.Struct, frozen=True, tag=True):
-    """Request to drop a Spawn that waits for its prefix. The answers are as if SIGTERM had ended the worker.
-
-    A Spawn that does not wait is left as it is, without an answer.
-    """
+    """Request to drop a Spawn that waits for its prefix, answered as if SIGTERM had ended it. Others are left alone."""
 
     id: int
 

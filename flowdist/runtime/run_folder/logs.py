@@ -144,10 +144,7 @@ class Follower:
             left -= self._show_lines(path, left, until)
 
     def _show_lines(self, path: Path, bytes_max: int, until: float) -> int:
-        """Show new lines of a log until a time, and follow it no longer if it is complete and has no more.
-
-        Return how many bytes were read.
-        """
+        """Show new lines of a log until a time, drop it once complete and shown, and return the count of bytes read."""
         file, sink = self._files[path]
         begin, size = file.offset, self._over.get(path)
         before = -1

@@ -197,10 +197,7 @@ def _defaults(base: Mapping[str, str], role: RoleSpec) -> dict[str, str]:
 def macro_values(
     start: StartReplica, role: RoleSpec, local_rank: int, paths: RunPaths, ports: Mapping[str, int]
 ) -> dict[str, str]:
-    """Return the values of all macros for one worker; the key of the macro `${rank}` is `rank`.
-
-    Addresses of other roles are among them only as far as the start order has them.
-    """
+    """Return the values of all macros for one worker, by name (`rank`); addresses as far as the order has them."""
     values = {
         "role": role.name,
         "replica": str(start.replica),

@@ -118,10 +118,7 @@ def lines_of_failure(file: Path, count: int) -> list[str]:
 
 
 def _without_libraries(lines: list[str]) -> list[str]:
-    """Return the lines of tracebacks without the frames of libraries; a line says how many are left out in a row.
-
-    The last frame of each traceback stays: the error was raised there.
-    """
+    """Return tracebacks without frames of libraries but the last, which raised; a line counts those left out."""
     kept: list[str] = []
     for is_of_library, pairs in groupby(zip(lines, _are_of_libraries(lines), strict=True), key=itemgetter(1)):
         texts = [line for line, _ in pairs]
