@@ -52,10 +52,7 @@ class Engine(Protocol):
         """Order the start of a member, perhaps much later, and return its reference; EngineFailed if refused."""
 
     def cancel(self, reference: str) -> None:
-        """Order the end of a member: one that runs gets SIGTERM and time to leave the job. One that is over stays over.
-
-        EngineFailed: The engine does not answer.
-        """
+        """Order the end of a member: SIGTERM, and time to leave the job; nothing if over. May raise EngineFailed."""
 
     def signal(self, reference: str, signal: str) -> None:
         """Send a signal, such as `USR1`, to a member; nothing if it does not run. May raise EngineFailed."""

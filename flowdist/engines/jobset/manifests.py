@@ -1,8 +1,7 @@
 """All documents of one export: the JobSet, and what its pods need.
 
-Two kinds of Jobs make the JobSet: one with the pod of the controller, and for each role as many as it has replicas at
-most, each with one pod, which is one member. JobSet starts a failed member's Job again. Everything finer is decided by
-flowdist: JobSet is not asked to restart anything else.
+One Job has the controller's pod; each role has as many Jobs as replicas at most, each with one pod: one member. JobSet
+starts a failed member's Job again, and nothing else: flowdist decides everything finer.
 """
 
 from __future__ import annotations

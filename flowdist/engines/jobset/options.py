@@ -21,12 +21,12 @@ Restarts = Literal["RestartJob", "Pod"]
 
 
 class JobSetOptions(NamedTuple):
-    """Options of one export; JobSet option `name` begins all other names, and empty texts stand for none.
+    """Options of one export; `name` is that of the JobSet and begins all other names; other empty texts stand for none.
 
     An empty `namespace` is that of the kubectl context, an empty `storage_class` the cluster's default. Key `token` of
     `token_secret` has the job's token; keys of `secret` are variables of `secrets=`. All members mount
-    `checkpoint_claim`. `restart` is JobSet's RestartJob, whose `member_restarts` are of all members together, or Pod,
-    whose are of each.
+    `checkpoint_claim`. `restart` is JobSet's RestartJob, with `member_restarts` for all members together, or Pod, with
+    as many for each. `controller_restarts` count failures of the controller's pod.
     """
 
     image: str

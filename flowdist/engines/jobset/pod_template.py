@@ -1,8 +1,7 @@
 """A pod template of the user, merged into every pod: security context, tolerations, labels, volumes and the like.
 
-The merge is that of `kubectl patch --type=strategic`: fields of objects are added, and so are entries of lists whose
-entries have a key, such as volumes by their names. There is one rule more. What flowdist has written stays: it rests on
-it. A template that says something else there is refused, with what to write instead.
+As in `kubectl patch --type=strategic`, fields are added, and entries of lists that have a key. But what flowdist has
+written stays, as it rests on it: a template that contradicts is refused, with what to write instead.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def clean(base: Mapping[str, str]) -> dict[str, str]:
 
 
 def seen(state: str, host: str, reason: str) -> Seen:
-    """Return a member as Slurm shows its job; no `host` is empty or `(null)`, and a `reason` to wait may be `None`."""
+    """Return a member as Slurm shows its job; `host` is empty or `(null)` without one, `reason` `None` if it runs."""
     phase: Phase = "pending" if state in _PENDING else "running" if state in _RUNNING else "ended"
     words = f"{state} ({reason})" if reason not in ("", "None") else state
     if phase == "pending" and _HELD in reason:

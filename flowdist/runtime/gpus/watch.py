@@ -115,10 +115,7 @@ class Watch:
             self._has_errors = False  # whether the GPUs are there is still checked
 
     def _place(self, uuid: str) -> tuple[str, int | None]:
-        """Return the UUID of the device that this GPU is or is part of, and its number there if it is a MIG instance.
-
-        The number is None for a whole device, and if the driver does not answer.
-        """
+        """Return the UUID of the GPU's device, and its number there if it is a MIG instance; None: not, or unknown."""
         try:
             return self._devices.mig_instance(uuid) or (uuid, None)
         except GpuError:

@@ -1,8 +1,7 @@
 """Torn checkpoints: a committed file that is cut in half, as by a disk that has confirmed data without writing them.
 
-The record says when a checkpoint was accepted. Only afterwards the agent writes the pointer, the file `latest.json`
-that names the checkpoint, and its disk may take time. Until then the pointer names an older checkpoint. The fault
-therefore waits for the pointer.
+The agent writes the pointer, the file `latest.json` that names the checkpoint, only after the record that accepts it,
+and its disk may take time. The fault therefore waits for the pointer.
 """
 
 from __future__ import annotations

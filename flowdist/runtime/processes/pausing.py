@@ -17,10 +17,7 @@ PERIOD_S = 0.05  # a slowed worker runs for a part of each period
 
 
 class PausedWorker:
-    """The process group that a worker leads, to be paused by `pause` until `resume`.
-
-    ProcessLookupError if the worker has ended and was reaped.
-    """
+    """The group that a worker leads, paused by `pause` until `resume`; ProcessLookupError if it was reaped."""
 
     def __init__(self, pid: int) -> None:
         self._pid, self._pidfd = pid, os.pidfd_open(pid)

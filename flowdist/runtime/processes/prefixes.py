@@ -1,8 +1,7 @@
 """The spawner's side of the prefixes: one process for each PrefixSpec, which becomes the template of its workers.
 
-The first worker that asks for a prefix starts it, unless Prepare did. Workers wait until the script has come to its
-split. If it turns out that its process must not be forked, the workers are started by exec instead: until then the
-script has done nothing that could be seen. A prefix that has read something which has changed since is run anew.
+Prepare or the first worker starts it, and workers wait for the script's split. If it must not be forked, they start by
+exec: until then the script has done nothing visible. A prefix is run anew if what it has read has changed.
 """
 
 from __future__ import annotations

@@ -29,10 +29,7 @@ def become_subreaper() -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends; exit with code 1 if it has ended already.
-
-    `parent` is its process id, known from before the fork or exec.
-    """
+    """Have the kernel kill this process with its `parent` (known from before the fork); exit with 1 if that is gone."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
@@ -117,9 +114,9 @@ def _log_writers(folder: Path) -> list[int]:
 
 
 def kill_log_writers(folder: Path, *, patience_s: float = 30.0) -> tuple[int, list[int]]:
-    """Kill this user's processes that write to a worker's log below the folder, until there are none.
+    """Kill this user's processes that write to a worker's log below the folder, for `patience_s` at most.
 
-    Return how many were killed, and the process ids that are left after `patience_s`; normally none.
+    Return how many were killed, and which are left; normally none.
     """
     return _kill_all(lambda: _log_writers(folder), patience_s)
 

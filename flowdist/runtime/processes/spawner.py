@@ -35,10 +35,7 @@ from flowdist.runtime.umask import restore_umask
 
 @contextlib.contextmanager
 def bound_to(cpus: tuple[int, ...]) -> Iterator[None]:
-    """Bind the calling thread, and processes that it starts, to these cores in a `with` block; empty: to none.
-
-    OSError if this process may use none of the cores.
-    """
+    """Bind this thread and what it starts to cores in a `with` block (empty: no binding); OSError if it may not."""
     before = os.sched_getaffinity(0)
     if cpus:
         os.sched_setaffinity(0, cpus)

@@ -112,10 +112,7 @@ def find_run(base: Path, name: str, *, of_one_host: bool = False) -> tuple[Path,
 
 
 def run_of_prefix(base: Path, name: str) -> Path | None:
-    """Return the folder of the run whose name begins with `name`; None if none does or `name` is empty.
-
-    FlowdistError if there is more than one.
-    """
+    """Return the one run whose name begins with `name`; None if none does or it is empty; FlowdistError if several."""
     found = [path for path in run_dirs(base) if name and path.name.startswith(name)]
     if len(found) > 1:
         names = ", ".join(path.name for path in found[:5])

@@ -40,10 +40,7 @@ class Log(NamedTuple):
 
 
 def parse_target(text: str, graph: RoleGraph) -> Target:
-    """Return the workers that a text of the form `ROLE[/REPLICA[.WORKER]]` names.
-
-    FlowdistError if the text has another form, or the graph has no such role, replica or worker.
-    """
+    """Return the workers that a text `ROLE[/REPLICA[.WORKER]]` names; FlowdistError if malformed or unknown."""
     match = _TARGET.fullmatch(text)
     roles = {spec.name: spec for spec in graph.roles}
     if match is None:
@@ -68,10 +65,7 @@ def parse_target(text: str, graph: RoleGraph) -> Target:
 def find_logs(
     run_dir: Path, graph: RoleGraph, targets: Sequence[Target], streams: Sequence[Stream], attempt: int | None = None
 ) -> list[Log]:
-    """Return the logs in the folder of a run, in order.
-
-    Empty `targets` stand for all workers, and `attempt=None` for all attempts.
-    """
+    """Return the logs in a run's folder, in order; empty `targets`: all workers; `attempt=None`: all attempts."""
     found: list[Log] = []
     for order, spec in enumerate(graph.roles):
         meant = [target for target in targets if target.role == spec.name] if targets else [Target(spec.name)]

@@ -1,8 +1,7 @@
 """The root cause of a failed job: the traceback of the worker that failed first, if it has left one.
 
-A launcher around flowdist, such as a scheduler of TorchX or another torchrun, names a file by TORCHELASTIC_ERROR_FILE
-and reads from it why the job has failed. torchrun copies the error file of the worker that failed first there, with
-the worker's exit code; where that worker has left none, torchrun writes nothing.
+A launcher around flowdist (TorchX, another torchrun) reads it from the file that TORCHELASTIC_ERROR_FILE names.
+torchrun copies that worker's error file there, with its exit code; where it has left none, torchrun writes nothing.
 """
 
 from __future__ import annotations
@@ -87,8 +86,8 @@ def _place(folder: Path) -> str:
 def failed_workers(job: Ended, run_dir: Path) -> list[tuple[Path, ReplicaExited | None]]:
     """Return the folders of the workers that failed first, of the replicas whose failure has ended the job.
 
-    The error file with the earliest time counts, as another worker may end sooner; without one the report; without a
-    report of the last attempt, all its workers.
+    Of error files the earliest counts, as another worker may end sooner. A worker without one failed first if the
+    report says so. Without a report of the last attempt, all of its workers are returned.
     """
     folders: list[tuple[Path, ReplicaExited | None]] = []
     for replica in (job.replicas[failed] for failed in job.ending_failed if failed in job.replicas):
@@ -116,10 +115,7 @@ def _by_error_file(attempt: Path) -> list[Path]:
 
 
 def write_outer_error_file(job: Ended, run_dir: Path, env: Mapping[str, str], mask: Callable[[str], str] = str) -> str:
-    """Write the error of the worker that ended the job to the file in TORCHELASTIC_ERROR_FILE, if it is set.
-
-    Return why the file could not be written; empty if it was, or there is nothing to write.
-    """
+    """Write the error of the worker that ended the job to TORCHELASTIC_ERROR_FILE; return why not, else empty."""
     path = env.get(ERROR_FILE, "")
     failed = failed_workers(job, run_dir) if path else []
     first = next(((folder, exited) for folder, exited in failed if read_error_file(folder) is not None), None)

@@ -128,10 +128,7 @@ def _last_records(run_dir: Path) -> tuple[list[Record], str]:
 
 
 def describe(run_dir: Path, patience_s: float = PATIENCE_S) -> Status:
-    """Ask the controller of a run for the present status of the job, and return the status.
-
-    FlowdistError if the run is not running, or no controller answers within `patience_s` seconds.
-    """
+    """Return the job's status from its controller; FlowdistError if none answers within `patience_s` seconds."""
     answer = _ask(run_dir, encode(Describe()), patience_s)
     assert isinstance(answer, Described)
     return _with_members(run_dir, answer.status)

@@ -1,8 +1,7 @@
-"""The store host, which serves the store of one generation: a fork of a process that has torch imported already.
+"""The store host, which serves one generation's store: a fork of a process with torch imported. Needs torch.
 
-That process is a prefix if it has torch imported, else a template process that the agent starts.
-The agent binds the listening socket and reports its port at once; clients queue in the socket's backlog until the store
-answers. A template starts no thread, so that each store is forked from a process without threads. Needs torch.
+That is a prefix, or else a template process that the agent starts, without threads. The agent binds the socket and
+reports its port at once; clients queue in its backlog until the store answers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The environment variables and the command of a worker.
+"""The environment variables and the command of a worker, with macros (`${rank}`) replaced.
 
-Torchrun's variables mean what its documentation says (https://pytorch.org/docs/stable/elastic/run.html), else what
-torch 2.13 does: see docs/reference/environment.md. flowdist adds `FLOWDIST_...`, and replaces the macros (`${rank}`) of
-the command.
+Torchrun's mean what https://pytorch.org/docs/stable/elastic/run.html says, else what torch 2.13 does: see
+docs/reference/environment.md. flowdist adds `FLOWDIST_...`.
 """
 
 from __future__ import annotations

@@ -64,10 +64,7 @@ class WorkerError(NamedTuple):
 
 
 def read_error_file(folder: Path) -> WorkerError | None:
-    """Return the error in the file that torch's @record writes; None if that is missing, no file, too large, or mute.
-
-    The file is the worker's own: whatever it has raises no exception here.
-    """
+    """Return the error in the file of torch's @record, which may have any content; None if there is no usable one."""
     data = read_small(folder / "error.json", ERROR_BYTES_MAX)
     if data is None:
         return None
