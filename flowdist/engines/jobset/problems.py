@@ -1,8 +1,7 @@
 """Problems of a job with JobSet: what of a topology it cannot honour, and what of the documents a cluster would refuse.
 
-`objections` are those of JobSet's admission webhook (v0.12.0) and of Kubernetes that no schema has, written anew from
-the documented API. They are checked on what an export writes, as its names and pod template come from the user. Rules
-that neither can break are checked by tests alone.
+`objections` are those of JobSet's admission webhook (v0.12.0) and of Kubernetes beside the schema, from the documented
+API. They are checked on what an export writes, as names and pod template are the user's; other rules by tests alone.
 """
 
 from __future__ import annotations

@@ -245,10 +245,7 @@ class Prefixes:
                 self._give_up(prefix, lambda upkeep: upkeep.is_unsafe("it waits before it asks for its rank"))
 
     def _give_up(self, prefix: Prefix, note: Callable[[PrefixUpkeep], None]) -> None:
-        """Kill a prefix that has forked nothing, and start the workers that wait for it anew, normally by exec.
-
-        If its late imports have failed, the template without them takes its place.
-        """
+        """Kill a prefix without forks and start its waiting workers by exec, or without late imports if they failed."""
         if not prefix.promote_plain():
             note(self._upkeep[prefix.spec])
             self._remove(prefix)

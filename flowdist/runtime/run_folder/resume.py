@@ -122,7 +122,7 @@ def resume_point(run_dir: Path, endpoint: RunEndpoint | None = None) -> ResumePo
 
 
 def _read_journal(run_dir: Path) -> ResumePoint:
-    """Read and replay the whole journal before anything is started; FlowdistError (`BadLine`) or if the job is over."""
+    """Read and replay the whole journal before anything starts; FlowdistError if a line is bad or the job is over."""
     path = run_dir / JOURNAL
     try:
         data = path.read_bytes()

@@ -115,7 +115,10 @@ def _by_error_file(attempt: Path) -> list[Path]:
 
 
 def write_outer_error_file(job: Ended, run_dir: Path, env: Mapping[str, str], mask: Callable[[str], str] = str) -> str:
-    """Write the error of the worker that ended the job to TORCHELASTIC_ERROR_FILE; return why not, else empty."""
+    """Write the error of the worker that ended the job to the file in TORCHELASTIC_ERROR_FILE, if that is set.
+
+    Return why it could not be written; empty if it was, or there is nothing to write.
+    """
     path = env.get(ERROR_FILE, "")
     failed = failed_workers(job, run_dir) if path else []
     first = next(((folder, exited) for folder, exited in failed if read_error_file(folder) is not None), None)

@@ -1,8 +1,8 @@
 """The agent's side of the stores: it binds a socket for each generation and starts a store host when one is needed.
 
-That is at the first connection, or at once where the controller expects some: an unused store costs only a socket.
-Hosts forked from a prefix with torch start within milliseconds and share its memory; to the spawner they are workers.
-Each gets the listening socket through a Unix socket that the agent opens for this one handover.
+That is at the first connection, or at once if expected: an unused store costs only a socket. A host forked from a
+prefix with torch starts fast, shares its memory, and is a worker to the spawner; a Unix socket hands it the listening
+one.
 """
 
 from __future__ import annotations
