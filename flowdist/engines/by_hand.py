@@ -9,12 +9,9 @@ from flowdist.control.fleet.values import Launch, Seen
 
 
 class ByHand:
-    """Engine that prints the command line of each member for a person to type on another host.
+    """Engine that shows the command line of each member for a person to type on another host.
 
     A member is pending until it is cancelled: only the job shows that it has joined. A reference is the member's name.
-
-    Args:
-        show: Prints one line.
     """
 
     name = "hand"

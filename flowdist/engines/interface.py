@@ -31,14 +31,10 @@ class Topic(NamedTuple):
     arguments: Arguments
 
     def problem(self, role: str, argument: str, message: str, help: str, *, is_error: bool = True) -> Problem:
-        """Return the problem that the engine cannot honour an argument.
+        """Return the problem that the engine cannot honour an argument; a warning unless `is_error`: it cannot run.
 
-        Args:
-            role: Name of the role; empty: an argument of the topology itself.
-            argument: Name of the argument, such as `grace` or `restart.max_restarts`.
-            message: What the engine cannot do, without the name of the role.
-            help: What the user can write instead.
-            is_error: Whether the topology cannot run on the engine; else the problem is a warning.
+        `role` is empty for the topology's own arguments; `argument` is a name such as `grace` or
+        `restart.max_restarts`; `message` comes without the role; `help` says what to write instead.
         """
         place = self.arguments.place(role, argument)
         text = f"{self.arguments.owner(role)}: {message}"
@@ -53,29 +49,16 @@ class Engine(Protocol):
         """The word of `--on` for this engine."""
 
     def submit(self, launch: Launch) -> str:
-        """Order the start of a member and return its reference. The member may start much later.
-
-        Raises:
-            EngineFailed: The engine refuses the member, or does not answer.
-        """
+        """Order the start of a member, perhaps much later, and return its reference; EngineFailed if refused."""
 
     def cancel(self, reference: str) -> None:
-        """Order the end of a member: one that runs gets SIGTERM and time to leave the job. One that is over stays over.
-
-        Raises:
-            EngineFailed: The engine does not answer.
-        """
+        """Order the end of a member: SIGTERM, and time to leave the job; nothing if over. May raise EngineFailed."""
 
     def signal(self, reference: str, signal: str) -> None:
-        """Send a signal, such as `USR1`, to a member that runs. Nothing happens if it does not run.
-
-        Raises:
-            EngineFailed: The engine does not answer.
-        """
+        """Send a signal, such as `USR1`, to a member; nothing if it does not run. May raise EngineFailed."""
 
     def observe(self, references: Iterable[str]) -> Mapping[str, Seen]:
-        """Return what has become of each member. A reference that the engine no longer knows is over.
+        """Return what has become of each member; one that the engine no longer knows is over.
 
-        Raises:
-            EngineFailed: The engine does not answer, so that nothing is known.
+        EngineFailed if the engine does not answer, so that nothing is known.
         """

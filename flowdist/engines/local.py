@@ -14,13 +14,9 @@ from flowdist.engines.interface import EngineFailed
 
 
 class LocalProcesses:
-    """Engine whose members are child processes of this one, each in a session of its own.
+    """Engine whose members are child processes of this one, each in a session of its own, with a file in `logs`.
 
-    A reference is the process id with the start time of the process (in clock ticks since boot), so that a later
-    process with the same number is another member.
-
-    Args:
-        logs: Folder for the output of members, one file each.
+    A reference is the process id with the start time (clock ticks since boot): ids are used again.
     """
 
     name = "local"

@@ -26,16 +26,10 @@ class Unsized(Exception):
 
 
 def pools_of(graph: RoleGraph, of_roles: Mapping[str, Mapping[str, str]], shared: Mapping[str, str]) -> list[Pool]:
-    """Return the pools of a job, that of all other roles (`""`) first.
+    """Return the pools of a job, that of all other roles (`""`) first; `shared` are the options of all members.
 
-    Args:
-        graph: The job.
-        of_roles: By role, the options that it has for itself: `cpus`, `mem` and `nodes` count here.
-        shared: The options of all members.
-
-    Raises:
-        Unsized: Some roles have no options of their own, and neither the topology nor the command line says how many
-            members there are.
+    Options of a role for itself that count here are `cpus`, `mem` and `nodes`. Unsized if the shared pool has no number
+    of members from topology or command line.
     """
     others = [role for role in graph.roles if role.name not in of_roles]
     found = []
@@ -55,10 +49,7 @@ def pools_of(graph: RoleGraph, of_roles: Mapping[str, Mapping[str, str]], shared
 
 
 def _size(roles: Collection[RoleSpec], members: int, options: Mapping[str, str]) -> Size:
-    """Return what each of `members` members needs, if the replicas of the roles are spread over them.
-
-    Options say otherwise: `cpus` and `mem`.
-    """
+    """Return what each member needs if the replicas are spread over `members`; options `cpus` and `mem` override it."""
     on_each = {role.name: -(-role.max_replicas // members) for role in roles}
     mcpu = sum(on_each[role.name] * needed(role.resources).mcpu for role in roles)
     gpu = math.ceil(sum(on_each[role.name] * role.resources.gpu * role.resources.gpu_share for role in roles) / 1000)
@@ -71,11 +62,10 @@ def _size(roles: Collection[RoleSpec], members: int, options: Mapping[str, str])
 
 
 def on_pools(graph: RoleGraph, pools: Collection[Pool]) -> RoleGraph:
-    """Return the graph as it runs on these pools: each role only on members of its own pool.
+    """Return the graph as it runs on these pools: each role only on its own; members bring the nodes.
 
-    The graph has no nodes: members bring them. It starts with the minimum of all pools. A role with the default
-    `pending_timeout` waits for QUEUE_NS: members that begin together end together at one time limit, and their
-    replacements wait in the engine's queue, which has its own measure of time.
+    It starts with the minimum of all pools. A default `pending_timeout` becomes QUEUE_NS: members that begin together
+    end together at one time limit, and replacements wait in the engine's queue, with its own measure of time.
     """
     pool_of = {role: pool.name for pool in pools for role in pool.roles}
     roles = []

@@ -12,16 +12,9 @@ SECRETS = ("FLOWDIST_TOKEN", "FLOWDIST_HOST_SECRET")
 
 
 def output_of(command: Sequence[str], env: Mapping[str, str], text: str, *, help: str) -> str:
-    """Run a program of an engine and return its output.
+    """Run a program of an engine without the variables in SECRETS, `text` on stdin, and return its output.
 
-    Args:
-        command: The program and its arguments.
-        env: Its environment. The variables in SECRETS are left out.
-        text: Its standard input.
-        help: What to do if the program is missing.
-
-    Raises:
-        EngineFailed: The program is missing, does not end in time, or ends with another code than 0.
+    EngineFailed if it is missing (`help` says what to do), does not end in time, or ends with another code than 0.
     """
     try:
         done = subprocess.run(

@@ -156,9 +156,9 @@ def _mesh_of_one(parallel: Mapping[str, int | Literal["elastic"]] | None) -> dic
 
 
 def _pack(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], setup: Any) -> tuple[bytes, dict[str, Any]]:
-    """Pickle a call: by reference if workers can import the function again, else by value with cloudpickle.
+    """Pickle a call, by value with cloudpickle if workers cannot import the function, with settings (sys.path, ...).
 
-    Return with it the settings (sys.path, script and so on) that a worker needs before it can unpickle that.
+    A worker needs the settings before it can unpickle the call.
     """
     content = (function, args, kwargs, setup)
     main = sys.modules["__main__"]
@@ -228,7 +228,7 @@ def _new_run(t: Topology, runs: Path, call: bytes) -> Path:
 def _supervise(run_dir: Path, quiet: bool) -> str:
     """Run the job to its end, show its output, and return why it has failed; empty if it has not.
 
-    Ctrl-C stops the job in order, a second one at once. KeyboardInterrupt is raised once it has ended.
+    Ctrl-C stops it in order, a second one at once; KeyboardInterrupt follows its end.
     """
     command = [sys.executable, "-P", "-m", "flowdist.launching.supervisor_main", str(run_dir), str(os.getpid())]
     interrupted = False
@@ -272,10 +272,7 @@ def _show(source: IO[str], target: IO[str]) -> None:
 
 
 def _results(run_dir: Path, procs: int, failure: str) -> list[Any]:
-    """Return the results of the last attempt by rank, or raise the exception of the process that failed first.
-
-    `failure` says why the job has failed; empty: it has not.
-    """
+    """Return results of the last attempt by rank, or raise what failed first; `failure` is empty if none has."""
     attempts = sorted((run_dir / "worker/0").glob("attempt_*"), key=lambda path: int(path.name.partition("_")[2]))
     files = [attempts[-1] / str(rank) / RESULT for rank in range(procs)] if attempts else []
     found = {rank: Result(*pickle.loads(file.read_bytes())) for rank, file in enumerate(files) if file.exists()}

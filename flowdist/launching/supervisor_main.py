@@ -23,15 +23,9 @@ from flowdist.text.streams import print_worker_line
 
 
 def main(run_dir: Path, parent: int, quiet: bool) -> int:
-    """Run the job, and write the reason of its end into the folder of the run.
+    """Run the job, and write the reason of its end into the folder of the run; `parent` is the caller's pid.
 
-    Args:
-        run_dir: The folder of the run, with its graph.
-        parent: The process id of the caller.
-        quiet: Do not print the output of workers.
-
-    Returns:
-        The exit code: 0 if the job has succeeded, 130 if it was interrupted, else 1.
+    Return 0 if the job has succeeded, 130 if it was interrupted, else 1.
     """
     die_with_parent(parent)
     take_umask_of(run_dir)

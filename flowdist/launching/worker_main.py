@@ -30,12 +30,9 @@ class Result(NamedTuple):
 
 
 def main(folder: Path) -> None:
-    """Make the call that is saved in the folder of the run, and write its result into the worker's folder.
+    """Make the call saved in the folder of the run, and write its result into the worker's `folder`.
 
     If the function has raised, its traceback goes to stderr and the exit code is 1.
-
-    Args:
-        folder: The folder of this worker, in that of the run.
     """
     result = _result_of(*pickle.loads((folder.parents[3] / CALL).read_bytes()))
     write_atomically(folder / RESULT, pickle.dumps(tuple(result)))
@@ -48,8 +45,7 @@ def main(folder: Path) -> None:
 def _result_of(packed: bytes, prepare: dict[str, Any]) -> Result:
     """Make a pickled call, after multiprocessing.spawn.prepare with its settings, and return how it ended.
 
-    A SystemExit that the function raises passes through. One that is raised while the user's script is imported, before
-    the call, is returned like any other exception.
+    A SystemExit of the function passes through. One of the import of the user's script is returned.
     """
     try:
         spawn.prepare(prepare)  # a script is imported as __mp_main__, so that its functions are found

@@ -10,12 +10,7 @@ BY_SPELLING = {name: option for option in OPTIONS for name in option.spellings()
 
 
 def completions(words: Sequence[str], incomplete: str) -> Iterator[tuple[str, str]]:
-    """Yield what the word that is being typed may become, each with a line of help. None of them: it may be a file.
-
-    Args:
-        words: The words before it, without `flowdist torchrun`.
-        incomplete: The beginning of the word; may be empty.
-    """
+    """Yield what the word `incomplete` behind `words` may become, with help; none: it may be a file."""
     has_script, option = _place_after(words)
     if option is not None:
         yield from ((choice, "") for choice in option.choices if choice.startswith(incomplete))

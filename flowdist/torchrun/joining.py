@@ -9,14 +9,9 @@ from flowdist.graph import RoleGraph
 
 
 def as_here(theirs: RoleGraph, ours: RoleGraph) -> RoleGraph:
-    """Return the controller's graph with the command, environment, folder and number of workers of this host.
+    """Return the controller's graph (`theirs`) with the command, environment, folder and worker count of `ours`.
 
-    Args:
-        theirs: The graph that the host with the controller has sent.
-        ours: The graph of the command line on this host, which joins.
-
-    Raises:
-        FlowdistError: The two command lines cannot be one job.
+    FlowdistError if the two command lines cannot be one job.
     """
     if len(theirs.roles) != 1:
         names = ", ".join(role.name for role in theirs.roles)

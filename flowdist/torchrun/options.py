@@ -1,8 +1,7 @@
 """Every option of torchrun (torch 2.15), and its meaning in flowdist.
 
-The table in `options.md`, which is part of the package, is the only source: it is used to parse the command line, shown
-by --help and docs/torchrun.md, and compared with torch's own parser by a test. No option is ignored in silence: it is
-honoured, reported as without effect, or refused.
+The table in `options.md` is the only source: it parses the command line, is shown by --help and docs/torchrun.md, and a
+test compares it with torch's parser. Each option is honoured, reported as without effect, or refused.
 """
 
 from __future__ import annotations
@@ -97,22 +96,12 @@ class Given(NamedTuple):
 
 
 def refuse(code: str, message: str, help: str) -> NoReturn:
-    """Raise TopologyProblems with a single problem of the command line.
-
-    Args:
-        code: The number of the problem in the documentation, such as FD152.
-        message: What is wrong.
-        help: What the user can do.
-    """
+    """Raise TopologyProblems with a single problem of the command line; `code` is its number, such as FD152."""
     raise TopologyProblems([Problem(code, message, help, CLI)], where="on the command line")
 
 
 def torchrun_name(option: str) -> str:
-    """Return torchrun's name of an option that a user has written as torchrun or another launcher has it; else empty.
-
-    Args:
-        option: The option without a value; its dashes may be underscores.
-    """
+    """Return torchrun's name of an option (without value) in the spelling of any launcher; else empty."""
     names = {name: each.names[-1] for each in OPTIONS for name in each.names}
     spelled = "-" * (len(option) - len(option.lstrip("-"))) + option.lstrip("-").replace("_", "-")
     return names.get(spelled) or OF_OTHERS.get(spelled, "")
@@ -132,11 +121,7 @@ class HelpAsked(Exception):
 
 
 class CompletionAsked(Exception):
-    """Raised for a command line that has --print-completion before the script.
-
-    Args:
-        shell: The shell whose completion is asked for.
-    """
+    """Raised for a command line that has --print-completion, with its shell, before the script."""
 
     def __init__(self, shell: str) -> None:
         super().__init__(shell)
@@ -151,12 +136,7 @@ class _Completion(argparse.Action):
 
 
 class _Parser(argparse.ArgumentParser):
-    """Parser of torchrun's options: abbreviations, `-r3` and `--tee=3` work because torchrun uses the same class.
-
-    Args:
-        words: The command line, for messages.
-        options_of_run: Return the options of `flowdist run`, for messages.
-    """
+    """Parser of torchrun's options: abbreviations, `-r3` and `--tee=3` work as torchrun uses the same class."""
 
     def __init__(self, words: Sequence[str], options_of_run: OptionsOfRun, own: Collection[str]) -> None:
         super().__init__(prog="flowdist torchrun")
@@ -204,19 +184,11 @@ def _in_run(option: str, words: list[str], has_value: bool) -> str:
 def read_options(
     words: Sequence[str], env: Mapping[str, str], options_of_run: OptionsOfRun = dict, own: Collection[str] = ()
 ) -> Given:
-    """Parse a command line of torchrun. An option that is not given has the value of PET_<NAME>, or its default.
+    """Parse a command line of torchrun; an option that is not given has the value of PET_<NAME>, or its default.
 
-    Args:
-        words: The command line without `flowdist torchrun`.
-        env: The environment variables.
-        options_of_run: Return the options of `flowdist run`, each with whether it takes a value. Called for an unknown
-            option: if it is one of them, the error shows how it is written there.
-        own: flowdist's own options. They come before `words`, and the error of one that does not says so.
-
-    Raises:
-        TopologyProblems: An option is unknown, or there is no script.
-        HelpAsked: The user asks for help.
-        CompletionAsked: The user asks for the completion of a shell.
+    For an unknown option `options_of_run` is called (each with whether it takes a value): if it is one, the error shows
+    how it is written there. Options in `own`, flowdist's, come before `words`, as their error says. TopologyProblems if
+    an option is unknown or there is no script; HelpAsked or CompletionAsked.
     """
     parser = _Parser(words, options_of_run, own)
     for option in OPTIONS:

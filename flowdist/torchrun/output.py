@@ -32,27 +32,15 @@ class Streams(NamedTuple):
 
 
 class Output:
-    """Factory of the functions that get the lines of workers, as torchrun's options demand.
-
-    Args:
-        streams: The options.
-        run_dir: The folder of the run.
-        show: Prints a line of a stream on the terminal.
-    """
+    """Factory of the functions that get the lines of workers, as torchrun's options demand."""
 
     def __init__(self, streams: Streams, run_dir: Path, show: Callable[[Stream, str], None]) -> None:
         self._streams, self._run_dir, self._show = streams, run_dir, show
 
     def open(self, start: StartReplica, role: RoleSpec, local_rank: int, stream: Stream) -> Sink | None:
-        """Return a function that gets each line of one stream of a worker; None if the lines go to their file alone.
+        """Return a function that gets each line of one stream of a worker; None if lines go to their file alone.
 
         A link to the folder of the attempt is made where torchrun would have that folder.
-
-        Args:
-            start: The order that starts the worker's attempt.
-            role: The worker's role.
-            local_rank: Its rank in its replica.
-            stream: The stream.
         """
         attempt = self._run_dir / start.replica.role / str(start.replica.index) / f"attempt_{start.attempt}"
         self._link(attempt, start, role)
@@ -76,10 +64,9 @@ class Output:
         return sink
 
     def _link(self, attempt: Path, start: StartReplica, role: RoleSpec) -> None:
-        """Make a link to the folder of an attempt where torchrun would have that folder; nothing if there is one.
+        """Link `attempt_N` in the run's folder, or with several nodes in `node_K`, to the attempt's, unless it exists.
 
-        The link is `attempt_N` in the folder of the run, or with several nodes in its folder `node_K`. As in torchrun,
-        N is 0 in the first generation.
+        As in torchrun, N is 0 in the first generation.
         """
         folder = self._run_dir if role.max_replicas == 1 else self._run_dir / f"node_{start.replica.index}"
         folder.mkdir(exist_ok=True)

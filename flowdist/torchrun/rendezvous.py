@@ -38,34 +38,20 @@ class Rendezvous(NamedTuple):
 
 
 def meets_others(given: Given, nodes_max: int) -> bool:
-    """Return whether the command line is one of several, each typed on a host of its own.
-
-    Args:
-        given: The command line.
-        nodes_max: The maximum of --nnodes.
-    """
+    """Return whether the command line is one of several, each on its own host; `nodes_max` is that of --nnodes."""
     return nodes_max > 1 and not given.values["standalone"] and any(key in given.spelled for key in PLACES)
 
 
 def conf_of(given: Given) -> list[tuple[str, str]]:
-    """Return the pairs of name and value in --rdzv-conf, in order, without those that have no value.
-
-    If a name occurs more than once, its last value counts.
-    """
+    """Return the pairs in --rdzv-conf that have a value, in order; the last value of a name counts."""
     pairs = map(pair_of, entries_of(given.values["rdzv_conf"]))
     return [(name, value) for name, value in pairs if value]
 
 
 def rendezvous_of(given: Given, env: Mapping[str, str], hosts: int) -> Rendezvous:
-    """Return the rendezvous that a command line for several hosts describes.
+    """Return the rendezvous of a command line for several hosts; `env` may have a token.
 
-    Args:
-        given: The command line.
-        env: The environment variables, where a token may be.
-        hosts: The number of hosts that are expected.
-
-    Raises:
-        FlowdistError: The endpoint cannot be read.
+    FlowdistError if the endpoint cannot be read.
     """
     values, conf = given.values, dict(conf_of(given))
     static = values["rdzv_backend"] == "static" and not values["rdzv_endpoint"]

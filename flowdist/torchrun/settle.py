@@ -60,14 +60,7 @@ class Launch(NamedTuple):
 def settle(given: Given, env: Mapping[str, str], gpus: Sequence[str], cpus: int) -> Launch:
     """Translate a command line of torchrun into a topology with one role, for this machine.
 
-    Args:
-        given: The command line.
-        env: The environment variables.
-        gpus: The names of this machine's GPUs.
-        cpus: The number of its cores.
-
-    Raises:
-        TopologyProblems: Options cannot be read or honoured; the exception has all of them.
+    TopologyProblems has all options that cannot be read or honoured.
     """
     settler = _Settler(given, env, gpus, cpus)
     launch = settler.settle()
@@ -87,10 +80,7 @@ class _Settler:
         self._idle: list[str] = []  # given options without effect
 
     def settle(self) -> Launch:
-        """Check every option of the command line against the others, and return the job that they describe.
-
-        Each mistake is added to `problems`. The caller must not use the result if there is any.
-        """
+        """Return the job that all options describe; it must not be used if `problems` has anything at the end."""
         low, high = self._nodes()
         self._meets_others = meets_others(self._given, high)
         logical = 1 if self._meets_others else high  # nodes on this machine
@@ -138,10 +128,7 @@ class _Settler:
         self.problems.error("FD151", f"{self._spelled.get(key, BY_KEY[key].names[-1])}: {why}", help, CLI)
 
     def _whole(self, key: str, least: int, most: int) -> int | None:
-        """Return the value of an option that is a whole number; None if it is not given.
-
-        None too, and a problem is added, if it is no whole number from `least` to `most`.
-        """
+        """Return an option as a whole number; None if not given, or, with a problem, not from `least` to `most`."""
         text = self._values[key].strip()
         if not text:
             return None
@@ -155,10 +142,7 @@ class _Settler:
         return None
 
     def _seconds(self, key: str, text: str, what: str) -> str | None:
-        """Return a number of seconds as a duration of the DSL; None, and a problem is added, if it is no number.
-
-        `what` is the option, or its part, for the help of the problem.
-        """
+        """Return seconds as a duration of the DSL; None, with a problem that names `what`, if it is no number."""
         if (duration := as_duration(text)) is None:
             self._unreadable(key, f"{text!r} is not a number of seconds", f"write {what}=30, or leave it out")
         return duration
@@ -279,7 +263,7 @@ class _Settler:
     def _store_endpoint(self) -> str:
         """Return where the stores listen, if --master-port names their port.
 
-        They listen at all addresses of this machine, as torchrun's store does, if --master-addr is not loopback.
+        At all addresses of this machine, as torchrun's store, if --master-addr is not loopback.
         """
         host = self._values["master_addr"].strip("[]")
         is_loopback = host in ("", "localhost") or host.startswith("127.")
@@ -353,10 +337,7 @@ class _Settler:
         )
 
     def _masks(self, key: str, procs: int) -> dict[int, int]:
-        """Return the masks of -r or -t by local rank: `3` is for all `procs` ranks, `0:1,1:2` for ranks 0 and 1.
-
-        If the text has another form, a problem is added, and there are no masks.
-        """
+        """Return the masks of -r or -t by local rank: `3` for all `procs`, `0:1,1:2` for 0 and 1; none if malformed."""
         text = self._values[key].strip()
         if re.fullmatch(r"[0-3]", text):
             return dict.fromkeys(range(procs), int(text))

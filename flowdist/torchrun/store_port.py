@@ -1,9 +1,9 @@
 """The port of --master-port, at which the stores of all generations listen if the job runs on one machine.
 
-A script that calls `init_process_group(init_method="tcp://127.0.0.1:29611")` finds the store there. Under
-TORCHELASTIC_USE_AGENT_STORE=True torch makes each rank a client: where nothing listens, all ranks would wait. Since
-torch 2.15 that is so only where address and port are MASTER_ADDR and MASTER_PORT. Elsewhere rank 0 serves a store of
-its own. If only the address differs (localhost), it logs that the port is taken, and uses the store that listens there.
+Scripts with `init_process_group(init_method="tcp://127.0.0.1:29611")` find the store there. Under
+TORCHELASTIC_USE_AGENT_STORE=True torch makes each rank a client, which would wait in vain; since torch 2.15 only at
+MASTER_ADDR and MASTER_PORT. Elsewhere rank 0 serves a store. If only the address differs (localhost), it logs that the
+port is taken, and uses the store there.
 """
 
 from __future__ import annotations
@@ -24,11 +24,7 @@ def with_store_at(graph: RoleGraph, endpoint: str) -> RoleGraph:
 
 
 def check_store_port(endpoint: str) -> None:
-    """Check that a store can listen at this HOST:PORT, so that a port that is taken is reported before the start.
-
-    Raises:
-        FlowdistError: Another program listens there, or the port cannot be bound.
-    """
+    """Check before the start that a store can listen at HOST:PORT; FlowdistError if that is taken or unbindable."""
     host, _, port = endpoint.rpartition(":")
     try:
         socket.create_server((host, int(port))).close()

@@ -35,11 +35,9 @@ IDLE = tuple(variable.name for variable in VARIABLES if variable.effect == "no e
 
 
 def idle_variables(env: Mapping[str, str], prefix: str) -> list[str]:
-    """Return the variables that are set and change nothing, as `NAME=value`, in the order of the table.
+    """Return the set variables that change nothing, as `NAME=value` in the table's order; empty or 0 is not set.
 
-    Args:
-        env: The environment variables. One that is empty or 0 counts as not set.
-        prefix: The beginning of the names that are asked for: `TORCHELASTIC_` does not include `TORCHX_`.
+    `prefix` begins the names: `TORCHELASTIC_` does not include `TORCHX_`.
     """
     return [f"{name}={env[name]}" for name in IDLE if name.startswith(prefix) and env.get(name, "") not in ("", "0")]
 

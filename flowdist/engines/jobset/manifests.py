@@ -1,8 +1,7 @@
 """All documents of one export: the JobSet, and what its pods need.
 
-Two kinds of Jobs make the JobSet: one with the pod of the controller, and for each role as many as it has replicas at
-most, each with one pod, which is one member. JobSet starts a failed member's Job again. Everything finer is decided by
-flowdist: JobSet is not asked to restart anything else.
+One Job has the controller's pod; each role has as many Jobs as replicas at most, each with one pod: one member. JobSet
+starts a failed member's Job again, and nothing else: flowdist decides everything finer.
 """
 
 from __future__ import annotations
@@ -26,28 +25,18 @@ FINAL_EXITS = [1, 2, 130]  # of `flowdist run`: the job has failed, it cannot st
 
 
 def documents(graph: RoleGraph, options: JobSetOptions) -> list[Document]:
-    """Return the manifests of a job in the order in which they are applied; the JobSet is the last.
-
-    Args:
-        graph: The compiled topology.
-        options: The options of the export.
-    """
+    """Return the manifests of a job in the order in which they are applied; the JobSet is the last."""
     checkpoints = pods.CHECKPOINT_DIR if options.checkpoint_claim and not graph.checkpoint_dir else ""
     job = pods.Job(graph_in_image(graph, options.workdir, checkpoints), graph, options)
     return [_service_account(options), _graph(job), _journal(options), _service(options), _jobset(job)]
 
 
 def graph_in_image(graph: RoleGraph, workdir: str, checkpoint_dir: str = "") -> RoleGraph:
-    """Return the graph that the pods run.
+    """Return the graph that the pods run, with paths below the topology's folder moved to `workdir`.
 
-    Paths below the topology's folder become paths below `workdir`. Replicas of a role may run on the nodes of its own
-    members alone. The labels that `where=` asks for are those of machines, which the pods ask for. The job has no nodes
-    of its own, and begins when the members of all minima have joined.
-
-    Args:
-        graph: The compiled topology.
-        workdir: The folder of the image that has the files of the topology's folder.
-        checkpoint_dir: Folder for checkpoints in the pods; empty: that of the topology.
+    Replicas of a role run on the nodes of its own members alone. Labels of `where=` are those of machines, which the
+    pods ask for. The job has no nodes of its own, and begins when the members of all minima have joined. An empty
+    `checkpoint_dir` is that of the topology.
     """
     roles = tuple(_role_in_image(role, graph.source, workdir) for role in graph.roles)
     members = sum(role.min_replicas for role in graph.roles)
@@ -86,12 +75,7 @@ def moved(path: str, source: str, workdir: str) -> str:
 def manifest_text(graph: RoleGraph, options: JobSetOptions, found: list[Document], form: str, system: str) -> str:
     """Return the manifests as one file for `kubectl apply -f`, with a comment that says what else it needs.
 
-    Args:
-        graph: The compiled topology.
-        options: The options of the export.
-        found: The manifests.
-        form: The word of --to.
-        system: What they are for, with its version.
+    `form` is the word of --to; `system` is what they are for, with its version.
     """
     namespace = f" -n {options.namespace}" if options.namespace else ""
     head = [
@@ -109,11 +93,7 @@ def manifest_text(graph: RoleGraph, options: JobSetOptions, found: list[Document
 
 
 def template_of(options: JobSetOptions) -> Document:
-    """Return the user's pod template; empty if there is none.
-
-    Raises:
-        TemplateRefused: The file cannot be read, or its content cannot be honoured.
-    """
+    """Return the user's pod template; empty if there is none; TemplateRefused if it cannot be read or honoured."""
     return read_template(options.pod_template) if options.pod_template else {}
 
 
@@ -182,8 +162,8 @@ def _jobset(job: pods.Job) -> Document:
 def _failure_policy(options: JobSetOptions, roles: list[str]) -> Document:
     """Return which Jobs JobSet restarts: the controller's failure is that of the job, a member's Job is run again.
 
-    JobSet takes the first rule that fits any failed Job. When a job fails, its members fail with it: the rule of the
-    controller stands first, so that none of them is restarted then.
+    The first rule that fits any failed Job counts. Members fail with their job: the controller's rule stands first, so
+    that none of them is restarted then.
     """
     ends = {"name": "jobEnds", "action": "FailJobSet", "targetReplicatedJobs": [pods.CONTROLLER]}
     if options.restart == "Pod":
@@ -196,8 +176,8 @@ def _failure_policy(options: JobSetOptions, roles: list[str]) -> Document:
 def _job(pod: Document, template: Document, restarts: int, final: list[int]) -> Document:
     """Return the spec of a Job of one pod, with the user's template merged into that.
 
-    The Job starts another pod after so many that have failed, but not after one of the `final` exit codes. Pods that
-    the cluster has taken away are always replaced, and do not count.
+    It starts pods anew after so many failures, but not after a `final` exit code. Pods that the cluster has taken away
+    are replaced and do not count.
     """
     rules: list[Document] = [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
     if final:

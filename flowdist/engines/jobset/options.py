@@ -21,25 +21,12 @@ Restarts = Literal["RestartJob", "Pod"]
 
 
 class JobSetOptions(NamedTuple):
-    """Options of one export.
+    """Options of one export; `name` is that of the JobSet and begins all other names; other empty texts stand for none.
 
-    Args:
-        image: Container image with flowdist, the programs of the topology and its files.
-        name: Name of the JobSet, and beginning of all other names.
-        namespace: Namespace of all objects; empty: that of the kubectl context.
-        workdir: Folder of the image in which the topology's folder is.
-        token_secret: Secret whose key `token` has the token of the job.
-        secret: Secret whose keys are the variables that `secrets=` names.
-        journal_size: Size of the volume for the journal.
-        storage_class: Storage class of that volume; empty: the cluster's default.
-        checkpoint_claim: PersistentVolumeClaim for checkpoints that all members mount; empty: none.
-        gpu_resource: Name of the resource for a GPU.
-        queue: Queue of Kueue; empty: none.
-        image_pull_secret: Secret for the registry of the image; empty: none.
-        restart: What restarts a member: JobSet's action RestartJob, or its own Job, which starts another pod.
-        member_restarts: Number of restarts: of all members together with RestartJob, of each member with Pod.
-        controller_restarts: Number of times that the pod of the controller is started again after it has failed.
-        pod_template: File with a pod template that is merged into all pods; empty: none.
+    An empty `namespace` is that of the kubectl context, an empty `storage_class` the cluster's default. Key `token` of
+    `token_secret` has the job's token; keys of `secret` are variables of `secrets=`. All members mount
+    `checkpoint_claim`. `restart` is JobSet's RestartJob, with `member_restarts` for all members together, or Pod, with
+    as many for each. `controller_restarts` count failures of the controller's pod.
     """
 
     image: str
@@ -61,15 +48,10 @@ class JobSetOptions(NamedTuple):
 
 
 def read_options(words: Sequence[str], graph: RoleGraph, *, needs_image: bool = False) -> JobSetOptions:
-    """Return the options of an export to JobSet, with defaults for those that are not given.
+    """Return the options of an export to JobSet from `KEY=VALUE` texts after -o; the last one of a key counts.
 
-    Args:
-        words: Texts of the form `KEY=VALUE`, as the command line has them after -o; the last one of a key counts.
-        graph: The job, whose name is the default for `name`.
-        needs_image: Whether the image has to be given, as for an export.
-
-    Raises:
-        FlowdistError: An option is unknown, missing or has another form. The message has all of them.
+    The graph's name is the default of `name`. FlowdistError, with all of them, if options are unknown, missing or
+    malformed.
     """
     given = {key: (equals, value) for key, equals, value in (word.partition("=") for word in words)}
     wrong = [f"-o {key}{''.join(given[key])}: {why}" for key in given if (why := _why_wrong(key, *given[key]))]

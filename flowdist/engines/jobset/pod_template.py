@@ -1,8 +1,7 @@
 """A pod template of the user, merged into every pod: security context, tolerations, labels, volumes and the like.
 
-The merge is that of `kubectl patch --type=strategic`: fields of objects are added, and so are entries of lists whose
-entries have a key, such as volumes by their names. There is one rule more. What flowdist has written stays: it rests on
-it. A template that says something else there is refused, with what to write instead.
+As in `kubectl patch --type=strategic`, fields are added, and entries of lists that have a key. But what flowdist has
+written stays, as it rests on it: a template that contradicts is refused, with what to write instead.
 """
 
 from __future__ import annotations
@@ -81,9 +80,7 @@ class TemplateRefused(FlowdistError):
 def read_template(path: str) -> Fields:
     """Return the content of a file with a pod template, in YAML or JSON.
 
-    Raises:
-        TemplateRefused: The file cannot be read, or has something that is no part of a pod template or that flowdist
-            cannot grant. The message has all of it.
+    TemplateRefused, with all reasons, if it cannot be read, is no pod template or asks for what flowdist cannot grant.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -175,11 +172,7 @@ def _entries(given: object) -> list[Fields]:
 
 
 def merged(pod: Fields, template: Fields) -> Fields:
-    """Return a pod template: the spec of a pod that flowdist has written, with the template of the user merged in.
-
-    Raises:
-        TemplateRefused: They contradict each other. The message has all contradictions.
-    """
+    """Return the spec of a pod with the user's template merged in; TemplateRefused has all contradictions."""
     conflicts: list[str] = []
     spec = _merged_fields(pod, template.get("spec") or {}, "spec", conflicts)
     if conflicts:

@@ -33,13 +33,7 @@ DRAIN_SIGNAL = "USR1"  # says to `flowdist join` that its machine will be taken 
 
 
 class Job(NamedTuple):
-    """A job for Kubernetes: its graph in the image, what the topology said, and the options of the export.
-
-    Args:
-        graph: The graph that the pods run, from `graph_in_image`.
-        declared: The compiled topology.
-        options: The options of the export.
-    """
+    """A job for Kubernetes: its graph from `graph_in_image`, the topology as `declared`, and the export's options."""
 
     graph: RoleGraph
     declared: RoleGraph

@@ -1,11 +1,7 @@
 """Problems of a job with JobSet: what of a topology it cannot honour, and what of the documents a cluster would refuse.
 
-Topologies: `problems` has what JobSet cannot honour, or honours in another way, at its place in the file.
-
-Documents: `objections` are those of JobSet's admission webhook (v0.12.0), and of Kubernetes itself, that no schema
-expresses. The rules were written anew from the documented API. They are checked on what an export writes, because the
-names in it and the pod template come from the user: a cluster would refuse the same documents with the same objections,
-one at a time. Rules that neither can break are checked by the tests alone.
+`objections` are those of JobSet's admission webhook (v0.12.0) and of Kubernetes beside the schema, from the documented
+API. They are checked on what an export writes, as names and pod template are the user's; other rules by tests alone.
 """
 
 from __future__ import annotations
@@ -34,10 +30,7 @@ CONFIG_MAX = 1 << 20  # bytes of a ConfigMap
 def problems(topic: Topic, name: str = "", *, has_checkpoint_claim: bool = False) -> list[Problem]:
     """Return everything in a topology that JobSet cannot honour (errors), or honours in another way (warnings).
 
-    Args:
-        topic: The topology.
-        name: Name of the JobSet; empty: that of the topology.
-        has_checkpoint_claim: Whether the members share a volume for checkpoints.
+    An empty `name` of the JobSet is that of the topology; with a checkpoint claim the members share a volume.
     """
     found: list[Problem] = []
     for role in topic.graph.roles:

@@ -1,8 +1,7 @@
 """Progress of a job for Kubeflow Trainer, which shows it in `status.trainerStatus` of the TrainJob.
 
-Trainer (with its feature TrainJobStatus) tells the pod of the controller an address, a token and a certificate. A
-thread posts what the controller knows, so that the run never waits for that server. How far a job has got in percent is
-not known before its end: nobody tells flowdist how many steps it will take.
+Trainer (feature TrainJobStatus) tells the controller's pod an address, a token and a certificate. A thread posts there,
+so that the run never waits. Percentages are not known before the end: nobody tells flowdist the number of steps.
 """
 
 from __future__ import annotations
@@ -36,13 +35,7 @@ class Observer(Protocol):
 
 
 class TrainerStatus:
-    """Observer of a run that reports its progress to Kubeflow Trainer. A second observer is served with it.
-
-    Args:
-        env: The environment, which says where to report.
-        show: Prints a line on the terminal; its first argument is the kind of the line.
-        beside: The second observer; None: there is none.
-    """
+    """Observer that reports a run's progress to the Kubeflow Trainer in `env`, and serves a second one, `beside`."""
 
     def __init__(
         self, env: Mapping[str, str], show: Callable[[Literal["warning"], str], None], beside: Observer | None
@@ -100,11 +93,9 @@ def progress(job: JobState) -> dict[str, Any]:
 
 
 def post(env: Mapping[str, str], status: Mapping[str, Any]) -> None:
-    """Post a status to Trainer's server.
+    """Post a status to Trainer's server; ValueError if the address is none.
 
-    Raises:
-        OSError: The server does not answer in time or refuses it, or token or certificate cannot be read.
-        ValueError: The address is none.
+    OSError if it does not answer in time or refuses it, or token or certificate cannot be read.
     """
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     headers = {"Content-Type": "application/json"}

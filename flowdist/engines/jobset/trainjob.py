@@ -1,8 +1,7 @@
 """A job for Kubeflow Trainer: the JobSet of an export inside a TrainingRuntime, and the TrainJob that runs it.
 
-Kubeflow Trainer v2 makes the JobSet from the runtime's template, with the name of the TrainJob, and copies its end into
-the TrainJob. The pod of the controller is the runtime's trainer: Trainer tells that pod alone where to report progress
-(`trainer_status`).
+Trainer v2 makes the JobSet from the runtime, with the TrainJob's name, and copies its end into that. The controller's
+pod is the runtime's trainer: Trainer tells that pod alone where to report progress (`trainer_status`).
 """
 
 from __future__ import annotations
@@ -25,10 +24,7 @@ QUEUE = "kueue.x-k8s.io/queue-name"
 
 
 def trainjob_documents(graph: RoleGraph, options: JobSetOptions) -> list[Document]:
-    """Return the manifests of a job for Kubeflow Trainer in the order in which they are applied, the TrainJob last.
-
-    Arguments are those of `manifests.documents`.
-    """
+    """Return the manifests for Kubeflow Trainer in order, the TrainJob last; arguments as for `manifests.documents`."""
     *others, jobset = documents(graph, options)
     spec = copy.deepcopy(jobset["spec"])
     for job in spec["replicatedJobs"]:

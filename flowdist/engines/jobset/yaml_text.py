@@ -1,8 +1,7 @@
 """Documents as YAML for people: mappings in their order, texts of several lines as blocks, quotes only where needed.
 
-PyYAML writes them. It quotes what YAML 1.1 would not read as text, but readers differ there: kubectl's takes `y` for
-true, and `1e3` for a number. So a text stands without quotes only if it looks like a name or a path. Equal documents
-give equal bytes.
+PyYAML quotes what YAML 1.1 would not read as text, but kubectl's reader takes `y` for true, and `1e3` for a number. So
+a text goes without quotes only if it looks like a name or a path. Equal documents give equal bytes.
 """
 
 from __future__ import annotations

@@ -30,23 +30,14 @@ _LEAVING = ("drain", "drng", "fail", "maint")  # beginnings of `sinfo --format=%
 
 
 def call(words: Sequence[str], text: str = "") -> str:
-    """Run one of Slurm's programs and return its output.
-
-    Args:
-        words: The program and its arguments.
-        text: Its standard input.
-
-    Raises:
-        EngineFailed: The program is missing, does not end in time, or ends with another code than 0.
-    """
+    """Run one of Slurm's programs, with `text` on stdin, and return its output; EngineFailed as for `output_of`."""
     return output_of(words, clean(os.environ), text, help="run this where Slurm's programs are")
 
 
 def clean(base: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for Slurm's programs, which sbatch passes on to the job.
+    """Return the environment for Slurm's programs, which sbatch passes on to the job, without flowdist's secrets.
 
-    flowdist's secrets are left out. So are the variables of a Slurm job in which this process runs: sbatch would take
-    them for options of the new job.
+    Nor does it have the variables of a Slurm job around this process: sbatch would take them for options.
     """
     prefixes = ("SLURM_", "SBATCH_")
     return {
@@ -57,13 +48,7 @@ def clean(base: Mapping[str, str]) -> dict[str, str]:
 
 
 def seen(state: str, host: str, reason: str) -> Seen:
-    """Return a member as Slurm shows its job.
-
-    Args:
-        state: The state of the job, such as `RUNNING`.
-        host: Its node; empty or `(null)`: none.
-        reason: Why it waits, such as `Resources`; for a job that runs `None`.
-    """
+    """Return a member as Slurm shows its job; `host` is empty or `(null)` without one, `reason` `None` if it runs."""
     phase: Phase = "pending" if state in _PENDING else "running" if state in _RUNNING else "ended"
     words = f"{state} ({reason})" if reason not in ("", "None") else state
     if phase == "pending" and _HELD in reason:
@@ -86,13 +71,10 @@ def drained(hosts: Collection[str]) -> set[str]:
 
 
 def left_out(nodelist: str) -> list[str]:
-    """Return all nodes of the cluster except those of `nodelist`, such as `gpu[01-08],big1`; none if it is empty.
+    """Return all nodes of the cluster except those of `nodelist` (`gpu[01-08],big1`); none if it is empty.
 
-    sbatch's own --nodelist names nodes that a job gets all of: with one node and several names, every member would get
-    the first name. To exclude the others leaves the choice among them to Slurm.
-
-    Raises:
-        EngineFailed: Slurm does not answer, or has no node of one of these names.
+    sbatch's --nodelist names nodes that a job gets all of: every member would get the first. With the others excluded
+    the choice is Slurm's. EngineFailed if Slurm does not answer or lacks one of these names.
     """
     if not nodelist:
         return []

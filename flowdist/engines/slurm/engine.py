@@ -18,10 +18,7 @@ LOG = "%x-%j.out"  # in the folder of logs: name and number of the job
 class Slurm:
     """Slurm as an engine; a reference is the number of a job.
 
-    Args:
-        options: Options of `--on slurm`.
-        workdir: Folder in which commands run, at the same path on all hosts.
-        logs: Folder of the jobs' output, likewise.
+    `workdir`, where commands run, and `logs`, for output, have the same paths on all hosts.
     """
 
     name = "slurm"
@@ -30,11 +27,7 @@ class Slurm:
         self._options, self._workdir, self._logs = options, workdir, logs
 
     def script(self, launch: Launch) -> str:
-        """Return the batch script of a member.
-
-        Raises:
-            EngineFailed: Slurm does not say which nodes it has besides those of `nodelist`.
-        """
+        """Return the batch script of a member; EngineFailed if Slurm does not say which nodes `nodelist` leaves out."""
         options = self._options.of_pool(launch.pool)
         asked = directives(
             launch.title, options, folder=self._workdir, log=f"{self._logs}/{LOG}",

@@ -26,10 +26,7 @@ def _line(text: str) -> str:
 
 
 def _raw(text: str) -> str:
-    """Return what is wrong with an option for sbatch that is passed on as it is; empty if nothing is.
-
-    sbatch knows a long option by any beginning of its name that no other one shares, so that `--node=2` is `--nodes`.
-    """
+    """Return what is wrong with an option that sbatch gets as it is, or empty; it knows `--node=2` as `--nodes`."""
     found = re.fullmatch(r"--([a-z][a-z0-9-]*)(?:=([^\x00-\x1f\"\\]{0,2000}))?", text)
     if found is None:
         return "is no option of sbatch in its long form, such as --comment=night, without double quotes"
@@ -105,14 +102,10 @@ OPTION_HELP = f"options: {', '.join((*OF_MEMBERS, *OF_JOB))}; docs/slurm.md desc
 
 
 class SlurmOptions(NamedTuple):
-    """Options of `--on slurm`, checked.
+    """Options of `--on slurm`, checked: `shared` by all members, and `of_roles`, which have members of their own.
 
-    Args:
-        shared: Options of all members.
-        of_roles: By role, the options that it has for itself. Such a role has members of its own.
-        controller: Where the controller runs: in this process (`here`), or in a Slurm job of its own (`job`).
-        requeue: Whether Slurm puts a member back into its queue when its node fails or a more urgent job takes it.
-        notice_ns: Time before the time limit at which a member begins to leave.
+    The controller runs in this process (`here`) or a Slurm job (`job`). `requeue`: members go back to the queue when
+    their node fails or is taken. `notice_ns` before the limit they begin to leave.
     """
 
     shared: Mapping[str, str]
@@ -132,16 +125,9 @@ class SlurmOptions(NamedTuple):
 
 
 def read_options(words: Sequence[str], roles: Sequence[str]) -> SlurmOptions:
-    """Return the options that the command line gives with -o.
+    """Return the options in `KEY=VALUE` or `ROLE.KEY=VALUE` texts after -o; the last one counts, in LINES each.
 
-    Of one that is given twice, the last one counts, except for those in LINES, of which each one counts.
-
-    Args:
-        words: Texts of the form `KEY=VALUE` or `ROLE.KEY=VALUE`.
-        roles: Names of the topology's roles.
-
-    Raises:
-        FlowdistError: Some of them are wrong; the message has all of these.
+    FlowdistError, with all of them, if some are wrong.
     """
     shared: dict[str, str] = {}
     of_roles: dict[str, dict[str, str]] = {}

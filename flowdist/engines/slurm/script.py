@@ -29,17 +29,8 @@ def directives(
 ) -> list[str]:  # fmt: skip
     """Return the options of a job of one node for sbatch, one each.
 
-    Args:
-        name: Name of the job.
-        options: Options of `--on slurm` for it.
-        folder: Folder in which the command runs.
-        log: File of its output.
-        cpu: Number of cores.
-        gpu: Number of GPUs, unless `gres` names some.
-        memory: Bytes of memory; 0: the default of the partition.
-        avoid: Hosts on which it must not run, besides those of `exclude`, but with those that `nodelist` leaves out.
-        requeue: Whether Slurm may put it back into its queue.
-        notice_ns: Time before the time limit at which it gets SIGUSR1.
+    `gpu` counts unless `gres` names some; `memory` is in bytes, 0: the partition's default. Hosts in `avoid` are
+    excluded besides those of `exclude`. SIGUSR1 comes `notice_ns` before the time limit.
     """
     excluded = [*filter(None, [options.get("exclude", "")]), *avoid]
     gres = options.get("gres", "")
@@ -68,10 +59,7 @@ def directives(
 def script(directives: Sequence[str], command: Sequence[str], *, setup: str = "") -> str:
     """Return a batch script with these options for sbatch, which becomes the command.
 
-    Args:
-        directives: The options.
-        command: The command.
-        setup: Lines of bash that run before it, in a login shell: only there is `module` known everywhere.
+    Lines of `setup` run before it in a login shell of bash: only there is `module` known everywhere.
     """
     lines = [*_head(directives, setup), f"exec {shlex.join(command)}", ""]
     return "\n".join(lines)
@@ -80,8 +68,8 @@ def script(directives: Sequence[str], command: Sequence[str], *, setup: str = ""
 def _head(directives: Sequence[str], setup: str) -> list[str]:
     """Return what a script begins with: the shell, the options for sbatch, and the set-up lines.
 
-    The job ends with the exit code of the first set-up line that fails. A failure inside of a function, such as
-    `module`, that goes on from there does not count.
+    The first set-up line that fails ends the job with its exit code, but not a failure inside a function such as
+    `module`.
     """
     asked = [f"#SBATCH {_quoted(each)}" for each in directives]
     if not setup:
@@ -103,10 +91,7 @@ exit "$code"
 
 
 def controller_script(directives: Sequence[str], command: Sequence[str], *, setup: str = "") -> str:
-    """Return the batch script of a controller's own job: before its time limit it is requeued, and resumes the run.
-
-    Arguments as for `script`.
-    """
+    """Return a controller's script, requeued before its time limit to resume the run; arguments as for `script`."""
     return "\n".join([*_head(directives, setup), CONTROLLER.format(command=shlex.join(command))])
 
 

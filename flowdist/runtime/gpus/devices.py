@@ -44,16 +44,9 @@ def machine_gpus(env: Mapping[str, str], proc: Path = DRIVER, dev: Path = DEV) -
 def find_gpus(env: Mapping[str, str], proc: Path = DRIVER, dev: Path = DEV) -> tuple[Gpu, ...]:
     """Return the GPUs of this machine that flowdist may use: those in CUDA_VISIBLE_DEVICES, or all if it is not set.
 
-    NVML describes them. Without NVML only their names are known: the entries of CUDA_VISIBLE_DEVICES, else one number
-    for each GPU in the driver's folder. If there is no such folder, but a device file of a GPU, torch counts them.
-
-    Args:
-        env: The environment variables.
-        proc: The driver's folder, which has an entry for each GPU.
-        dev: The folder of device files.
-
-    Raises:
-        FlowdistError: if CUDA_VISIBLE_DEVICES names a GPU twice.
+    NVML describes them. Without NVML only names are known: the entries of CUDA_VISIBLE_DEVICES, else one number for
+    each GPU in the driver's folder `proc`. Without that folder, but with a GPU's device file in `dev`, torch counts.
+    FlowdistError if CUDA_VISIBLE_DEVICES names a GPU twice.
     """
     devices = open_devices(env)
     found: tuple[Gpu, ...] = ()
@@ -73,10 +66,7 @@ def find_gpus(env: Mapping[str, str], proc: Path = DRIVER, dev: Path = DEV) -> t
 
 
 def _counted_by_torch(env: Mapping[str, str]) -> int:
-    """Return the number of devices that torch counts; 0 if torch is missing or fails.
-
-    Torch counts in a process of its own, because counting may initialise CUDA.
-    """
+    """Return how many devices torch counts, in a process of its own as that may initialise CUDA; 0 if it fails."""
     if importlib.util.find_spec("torch") is None:
         return 0
     command = [sys.executable, "-c", "import torch; print(torch.cuda.device_count())"]
@@ -90,18 +80,9 @@ def _counted_by_torch(env: Mapping[str, str]) -> int:
 def settle_cluster(graph: RoleGraph, gpus: Sequence[str], added: int = 0) -> tuple[RoleGraph, list[str]]:
     """Return the graph with the nodes that `flowdist run` makes of this machine, and warnings for the user.
 
-    A graph that declares no nodes gets one, `node0`, with all GPUs of the machine, and with enough CPU and memory for
-    all replicas, even if the machine has less. Nodes that are declared stay as they are. There is a warning if the
-    replicas ask for more CPU than the machine has. More CPU and memory is allowed; more GPUs are not.
-
-    Args:
-        graph: The job.
-        gpus: The names of this machine's GPUs.
-        added: How many nodes like the first one the fault plan adds later.
-
-    Raises:
-        FlowdistError: if all nodes, the added ones included, together have more GPUs than this machine, or if the
-            machine has no memory for so many.
+    Without declared nodes it gets one, `node0`, with all GPUs, and with CPU and memory for all replicas even if the
+    machine has less. More CPU than the machine has is a warning. FlowdistError if all nodes, with the `added` ones of
+    the fault plan (like the first), have more GPUs than it, or it has no memory for so many.
     """
     wanted_cpu, wanted_memory = wanted(graph.roles)
     if not graph.cluster.given:
@@ -133,9 +114,6 @@ def _check_memory(nodes: int) -> None:
 
 
 def share_devices(nodes: Sequence[NodeSpec], gpus: Sequence[str]) -> list[tuple[str, ...]]:
-    """Divide this machine's GPUs among its nodes in order, and return the names of each node's GPUs, `node.gpu` many.
-
-    If there are too few, the last nodes get fewer or none. No GPU is in two nodes.
-    """
+    """Divide the GPUs among the nodes in order, `node.gpu` each; if there are too few, the last get fewer or none."""
     left = iter(gpus)
     return [tuple(itertools.islice(left, node.gpu)) for node in nodes]

@@ -62,11 +62,7 @@ class MigInstance(NamedTuple):
 
 
 def open_devices(env: Mapping[str, str]) -> Devices | None:
-    """Return the queries to NVML, or to the file that FLOWDIST_FAKE_GPUS in `env` names, if it is set.
-
-    Returns:
-        The queries; None if pynvml is not installed, or if it finds no driver.
-    """
+    """Return the queries to NVML, or to the file in FLOWDIST_FAKE_GPUS; None without pynvml or a driver."""
     if fake := env.get(FAKE_GPUS):
         return FakeDevices(Path(fake))
     try:
@@ -83,16 +79,9 @@ def open_devices(env: Mapping[str, str]) -> Devices | None:
 def visible_gpus(found: tuple[Gpu, ...], env: Mapping[str, str]) -> tuple[Gpu, ...]:
     """Return the GPUs that CUDA would see, in the order of CUDA_VISIBLE_DEVICES, by names that CUDA understands.
 
-    CUDA numbers devices by speed unless CUDA_DEVICE_ORDER=PCI_BUS_ID; NVML numbers them by PCI bus. With different
-    models the two may disagree: GPUs are then named by UUID, and a number in CUDA_VISIBLE_DEVICES is passed on unread.
-    As in CUDA, the first entry of CUDA_VISIBLE_DEVICES that names no GPU ends the list.
-
-    Args:
-        found: The GPUs of the machine, from NVML; empty: unknown, so that entries are passed on unread.
-        env: The environment variables.
-
-    Raises:
-        FlowdistError: if CUDA_VISIBLE_DEVICES names a GPU twice.
+    CUDA numbers devices by speed unless CUDA_DEVICE_ORDER=PCI_BUS_ID; NVML by PCI bus. With different models the two
+    may disagree: GPUs are then named by UUID, and a number is passed on unread, as are all entries if `found` is empty
+    (unknown). As in CUDA, the first entry that names no GPU ends the list. FlowdistError if a GPU is named twice.
     """
     alike = len({gpu.model for gpu in found}) <= 1 or env.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
     chosen = env.get("CUDA_VISIBLE_DEVICES")
@@ -116,10 +105,7 @@ def visible_gpus(found: tuple[Gpu, ...], env: Mapping[str, str]) -> tuple[Gpu, .
 def _look_up(word: str, found: tuple[Gpu, ...], alike: bool) -> Gpu | None:
     """Return the GPU that one entry of CUDA_VISIBLE_DEVICES names; None if it names none.
 
-    Args:
-        word: The entry.
-        found: The GPUs of the machine, from NVML; empty: unknown.
-        alike: Whether CUDA and NVML number the GPUs alike; if not, a number gives a Gpu with nothing but that name.
+    Empty `found`: unknown. If CUDA and NVML do not number GPUs `alike`, a number gives a Gpu with only that name.
     """
     if word == "-1":
         return None

@@ -51,15 +51,10 @@ def _cores_of(gpu: str, node: int | None) -> tuple[int, ...]:
 
 
 class GpuGuard:
-    """The node's GPUs, and the orders to start workers that wait until their GPUs are free of dead processes' memory.
+    """The node's GPUs, and the orders that wait until their GPUs are free of dead processes' memory.
 
-    It starts a process that watches the GPUs, and passes the faults which that watcher reports to the pure agent.
-    Without GPUs or without NVML there is no watcher, and no order waits.
-
-    Args:
-        loop: The agent's event loop.
-        devices: The node's GPUs, as CUDA_VISIBLE_DEVICES names them.
-        tell: Gives an input to the pure agent.
+    It starts a process that watches the GPUs, and passes the faults which that reports to the pure agent by `tell`.
+    Without GPUs or NVML there is no watcher, and no order waits.
     """
 
     def __init__(
@@ -82,12 +77,11 @@ class GpuGuard:
             self._loop.add_reader(self._channel, self._read)
 
     def when_free(self, order: io.SpawnWorkers, carry_out: CarryOut) -> None:
-        """Call `carry_out(order.start, order.kept)` once the GPUs of the order are free, at most PATIENCE_S from now.
+        """Call `carry_out(order.start, order.kept)` once the order's GPUs are free, at most PATIENCE_S from now.
 
-        That is at once if no worker of this node has used these GPUs, if workers stay in place, or if there is no
-        watcher. The first order waits even so until the watcher has measured the memory that is in use before any
-        worker starts. If the watcher reports that a GPU is not free in time, the pure agent gets GpuFaulted, and
-        `carry_out` is never called: the order waits for `cancel`.
+        That is at once if no worker has used them, workers stay in place, or there is no watcher. The first order waits
+        even so until the watcher has measured the memory in use before any worker. If a GPU is not free in time, the
+        pure agent gets GpuFaulted, and the order waits for `cancel`.
         """
         gpus = order.start.gpus
         reused = tuple(gpu for gpu in gpus if gpu in self._used)
@@ -102,10 +96,9 @@ class GpuGuard:
             self._channel.sendall(encode(Clear(self._last_request, reused)))
 
     def cores(self, role: RoleSpec, start: StartReplica) -> list[tuple[int, ...]]:
-        """Return the cores of each worker of the replica, by local rank; an empty tuple: the worker is not bound.
+        """Return the cores of each worker, by local rank; an empty tuple: not bound.
 
-        Raises:
-            OSError: if the NUMA node of a GPU is not known, or this process may use no core of it.
+        OSError if the NUMA node of a GPU is not known, or this process may use no core of it.
         """
         if not role.numa:
             return [()] * role.procs
@@ -116,10 +109,7 @@ class GpuGuard:
         return [_cores_of(name, self._numa_nodes.get(name)) for name in names]
 
     def cancel(self, replica: ReplicaId, attempt: int) -> None:
-        """Drop the waiting order of an attempt that is to be stopped, and give SpawnFailed to the pure agent.
-
-        If no order of the attempt waits, nothing happens.
-        """
+        """Drop the waiting order, if any, of an attempt that is to be stopped, and tell the pure agent SpawnFailed."""
         for number, waiting in list(self._waiting.items()):
             start = waiting.order.start
             if (start.replica, start.attempt) == (replica, attempt):
@@ -160,10 +150,7 @@ class GpuGuard:
                     self._tell(io.GpuFaulted(gpu, reason, xid))
 
     def _give_up(self) -> None:
-        """Carry on without the watcher, which found no driver or has died: start the waiting orders now.
-
-        Orders whose GPU was reported as unusable go on waiting for `cancel`. Later orders do not wait at all.
-        """
+        """Go on without the watcher (no driver, or it died): start waiting orders but those with an unusable GPU."""
         assert self._channel is not None
         self._loop.remove_reader(self._channel)
         self._channel.close()

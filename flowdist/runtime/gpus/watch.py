@@ -31,10 +31,7 @@ FLOOR = 256 << 20  # a GPU counts as free up to so many bytes above its use at t
 
 
 class Clear(msgspec.Struct, frozen=True, tag=True):
-    """The agent's request to report when GPUs are free of the memory of dead processes.
-
-    `id` is the number of the request, which the reports repeat; `gpus` are the numbers of the GPUs on the node.
-    """
+    """The agent's request, which reports repeat by `id`, to say when these GPUs are free of dead processes' memory."""
 
     id: int
     gpus: tuple[int, ...]
@@ -68,12 +65,8 @@ def encode(message: Clear | Report) -> bytes:
 class Watch:
     """Observer of one node's GPUs, with the agent's requests that are not answered yet.
 
-    Times are in seconds, on a clock that never goes back.
-
-    Args:
-        devices: Answers queries to the driver.
-        uuids: The UUIDs of the node's GPUs, in the order of their numbers; empty where one is not known.
-        now: The present time.
+    `uuids` are in the order of the GPUs' numbers, empty where unknown. Times are in seconds, on a clock that never goes
+    back.
     """
 
     def __init__(self, devices: Devices, uuids: Sequence[str], now: float) -> None:
@@ -96,10 +89,7 @@ class Watch:
         self._requests.append((request, now + CLEAR_S))
 
     def look(self, now: float) -> list[Report]:
-        """Query the driver and return the reports that are new since the last call.
-
-        Errors are looked up at each call, lost GPUs every LOST_S, and the memory of the GPUs that a request names.
-        """
+        """Query the driver and return new reports: errors at each call, lost GPUs every LOST_S, memory on request."""
         self._query_errors()
         if self._next_presence_check <= now:
             self._next_presence_check = now + LOST_S
@@ -125,20 +115,14 @@ class Watch:
             self._has_errors = False  # whether the GPUs are there is still checked
 
     def _place(self, uuid: str) -> tuple[str, int | None]:
-        """Return the UUID of the device that this GPU is or is part of, and its number there if it is a MIG instance.
-
-        The number is None for a whole device, and if the driver does not answer.
-        """
+        """Return the UUID of the GPU's device, and its number there if it is a MIG instance; None: not, or unknown."""
         try:
             return self._devices.mig_instance(uuid) or (uuid, None)
         except GpuError:
             return uuid, None
 
     def _use(self, gpu: int) -> Use | None:
-        """Return the memory in use and the processes of a GPU; None if they are not known.
-
-        If the driver cannot find the GPU any more, a Fault is added to the reports, once for each GPU.
-        """
+        """Return memory in use and processes of a GPU; None if unknown: a Fault is added once if the GPU is lost."""
         if not self._uuids[gpu]:
             return None
         try:
@@ -173,10 +157,7 @@ def uuids_of(devices: Devices, names: Sequence[str], env: dict[str, str]) -> lis
 
 
 def main() -> None:
-    """Watch the GPUs until the agent closes the socket that is this process's stdin; end at once if there is no driver.
-
-    The arguments of the process are the agent's process id and the names of the GPUs.
-    """
+    """Watch until the agent closes the socket on stdin; end at once without a driver. Arguments: agent's pid, GPUs."""
     parent, *names = sys.argv[1:]
     die_with_parent(int(parent))
     channel = socket.socket(fileno=0)

@@ -53,10 +53,9 @@ class _Runner:
         self._deadline_s: float | None = None  # set when the job has ended
 
     def run(self) -> None:
-        """Run the hook once for each call that arrives on stdin, one after the other.
+        """Run the hook once per call on stdin, one at a time, until the job has ended and all calls are done.
 
-        Return when the job has ended and all calls are done, `patience_s` after the end of the job, or when stdin
-        closes. A hook may still run then.
+        Or until `patience_s` after the job's end, or stdin closes. A hook may still run then.
         """
         while self._deadline_s is None or self._child is not None or self._queue:
             if self._child is None and self._queue:
@@ -129,10 +128,7 @@ def _log(text: str) -> None:
 
 
 def main() -> None:
-    """Run the hooks of one job, and kill what is left of them at the end.
-
-    The argument of the process is a HookConfig as JSON; the calls arrive on stdin.
-    """
+    """Run one job's hooks and kill what is left; the argument is a HookConfig as JSON, calls arrive on stdin."""
     become_subreaper()
     _Runner(msgspec.json.decode(sys.argv[1], type=HookConfig)).run()
     kill_descendants()

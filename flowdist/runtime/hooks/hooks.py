@@ -27,10 +27,7 @@ MARGIN_S = 2.0  # for the runner to kill hooks that still run
 
 
 class Hooks:
-    """Caller of a job's hook, the user's command `on_incident`.
-
-    No method but `finish` waits for the command. If the job has no hook, no method does anything.
-    """
+    """Caller of a job's hook, `on_incident`, if it has one; no method but `finish` waits for the command."""
 
     def __init__(self, graph: RoleGraph, run_dir: Path) -> None:
         self._graph, self._run_dir = graph, run_dir
@@ -54,10 +51,7 @@ class Hooks:
         return [self._process.pid] if self._process is not None and self._process.returncode is None else []
 
     def observe(self, job: JobState) -> None:
-        """Call the hook for each incident that has closed since the last call, and do not wait for the hook.
-
-        The supervisor calls this after each event of the job.
-        """
+        """Call the hook for each incident closed since the last call; the supervisor does so after each event."""
         for incident in job.incidents[self._seen :]:
             self._open[incident.number] = None
         self._seen = len(job.incidents)
@@ -67,19 +61,14 @@ class Hooks:
                 self._send({"event": "incident_closed", **_incident(job.incident(number))})
 
     def skip_past(self, job: JobState) -> None:
-        """Do not call the hook for the incidents that are closed by now.
-
-        The supervisor calls this while it reads the past of a run that is resumed: the hook was called at that time.
-        """
+        """Skip the incidents closed by now, in the past of a resumed run: their hooks were called at that time."""
         self._open = {incident.number: None for incident in job.incidents if incident.is_open}
         self._seen = len(job.incidents)
 
     async def finish(self, job: JobState, finished: FinishJob | None) -> None:
-        """Call the hook for the end of the job, and wait until all calls are done or the time for hooks is over.
+        """Call the hook for the end of the job, and wait for all calls or the end of the time for hooks.
 
-        Args:
-            job: The last state of the job.
-            finished: The controller's decision that ended the job; None if the controller died before it decided.
+        `finished` is the decision that ended the job; None if the controller died before it decided.
         """
         if not self.pids():
             return

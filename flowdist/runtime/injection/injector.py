@@ -44,16 +44,10 @@ BOTH: tuple[Direction, ...] = ("up", "down")
 
 
 def check_faults(plan: Plan, graph: RoleGraph, *, has_guests: bool = False) -> None:
-    """Check that `flowdist run` can carry out every fault and order of a plan.
+    """Check that `flowdist run` can carry out every fault and order of a plan; FaultError if not.
 
-    Args:
-        plan: The plan.
-        graph: The job.
-        has_guests: Whether other hosts may join the run. Nodes of theirs may have any name, so that an unknown target
-            is accepted unless it looks like a misspelling of a known name.
-
-    Raises:
-        FaultError: if a fault cannot be carried out, or its target does not exist.
+    If other hosts may join (`has_guests`), their nodes may have any name: an unknown target is accepted unless it looks
+    like a misspelling of a known name.
     """
     if has_guests:
         graph = _with_guests(plan, graph)
@@ -72,12 +66,9 @@ def check_faults(plan: Plan, graph: RoleGraph, *, has_guests: bool = False) -> N
 
 
 def _with_guests(plan: Plan, graph: RoleGraph) -> RoleGraph:
-    """Return the graph with a node added for each unknown name in the plan that a host which joins may have.
+    """Return the graph with a node for each unknown name in the plan, unless it is similar to a known one.
 
-    A name that is similar to a known one counts as its misspelling and gets no node.
-
-    Raises:
-        FaultError: if the plan adds nodes or has rates, which need nodes that are known beforehand.
+    FaultError if the plan adds nodes or has rates, which need nodes that are known beforehand.
     """
     if plan.new_nodes or plan.rates:
         message = "--add and --rate are for one machine: what hosts will come is not known beforehand"
@@ -145,17 +136,11 @@ class ProcessControl(Protocol):
 
 
 class Injector:
-    """Injector of the faults of one plan, and giver of its orders of the operator.
+    """Injector of the faults of one plan, and giver of its orders of the operator, by `control`.
 
-    The supervisor passes each new record to `observe`, and calls `fire` at the time that `next_ns` returns, or earlier.
-
-    Args:
-        plan: The plan.
-        graph: The job.
-        run_dir: The folder of the run.
-        control: Carries out the faults and orders that are due.
-        seed: The seed of the random faults: it draws the same faults as in `flowdist simulate`.
-        since_ns: The time of the job, in ns, at which the run is resumed: random faults from before are left out.
+    The supervisor passes each new record to `observe`, and calls `fire` at `next_ns` or earlier. The `seed` draws the
+    same random faults as in `flowdist simulate`; those from before `since_ns`, the job's time at a resume, are left
+    out.
     """
 
     def __init__(
@@ -196,10 +181,6 @@ class Injector:
         """Make each fault due that waits for the milestone which the event of a new record has reached.
 
         Checkpoints that the record accepts are noted for torn-checkpoint faults.
-
-        Args:
-            job: The state of the job after the event.
-            record: The record.
         """
         self._torn_checkpoints.observe(record)
         for fault in list(self._waiting):

@@ -1,9 +1,7 @@
 """Faults of the connections between the controller and its agents, applied to each frame.
 
-A connection without a fault costs nothing. A cut loses frames without closing the connection, so that only missed
-heartbeats show it. When the cut heals, the connection is closed, as a partition would have broken it, and the agent
-connects again. A dropped packet of a stream is not a lost message: the message arrives later, and all that follow wait
-for it.
+A cut loses frames without closing the connection, so that only missed heartbeats show it. When it heals, the connection
+is closed, as by a partition, and the agent connects again. A dropped packet delays its message and all that follow.
 """
 
 from __future__ import annotations
@@ -19,10 +17,7 @@ RESENDS_MAX = 20  # how often a packet is dropped at most
 
 
 class LinkFaults:
-    """The faults that are in force on the connections between the controller and its agents.
-
-    The controller passes every frame from or to an agent through `carry`.
-    """
+    """The faults that are in force on the controller's connections; it passes every frame through `carry`."""
 
     def __init__(self, faults: tuple[LinkFault, ...] = ()) -> None:
         self._links: dict[str, _FaultyLink] = {}
@@ -34,21 +29,14 @@ class LinkFaults:
         self._links.setdefault(fault.node, _FaultyLink(fault.node)).faults[fault.why] = fault
 
     def heal(self, healed: HealLink) -> None:
-        """End a fault; do nothing if there is none of this node and `why`.
-
-        If no cut of the node is left, connections of the node that have lost frames are closed.
-        """
+        """End a node's fault `why`, if any; without a cut left, close its connections that have lost frames."""
         if healed.node in self._links:
             self._links[healed.node].heal(healed.why)
 
     def carry(self, node: str, direction: Direction, link: asyncio.StreamWriter, deliver: Callable[[], None]) -> None:
-        """Pass on a frame from or to an agent as the node's faults demand: at once, later or never.
+        """Pass a frame from ("up") or to ("down") an agent on by `deliver`, at once, later or never, as faults demand.
 
-        Args:
-            node: The node whose agent sends or gets the frame.
-            direction: "up" to the controller, "down" from it.
-            link: The connection. A frame that is delayed is lost if the connection closes meanwhile.
-            deliver: Called when the frame arrives; never called for a frame that is cut.
+        A frame that is delayed is lost if the connection closes meanwhile.
         """
         faulty = self._links.get(node)
         if faulty is None:

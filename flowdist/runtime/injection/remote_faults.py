@@ -25,13 +25,10 @@ def workers_hit(run_dir: Path, fault: RemoteFault) -> list[Path]:
 
 
 def apply(folder: Path, fault: RemoteFault) -> Paused | None:
-    """Carry out a fault on the worker with this folder: pause it, slow it down or kill it.
+    """Carry out a fault on the worker of this folder; return it if paused or slowed, for the caller to resume.
 
-    A worker that has ended is left alone. An `exit` or `oom` kills the worker too, and leaves a file by which the
-    worker's end is reported with that exit code, or as the kernel's kill for want of memory.
-
-    Returns:
-        The paused or slowed worker, which the caller resumes when the fault is over; else None.
+    A worker that has ended is left alone. `exit` and `oom` kill it, and leave a file by which its end is reported with
+    that exit code, or as the kernel's kill for want of memory.
     """
     pid = read_pid(folder)
     if pid is None:

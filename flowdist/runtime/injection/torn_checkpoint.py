@@ -1,8 +1,7 @@
 """Torn checkpoints: a committed file that is cut in half, as by a disk that has confirmed data without writing them.
 
-The record says when a checkpoint was accepted. Only afterwards the agent writes the pointer, the file `latest.json`
-that names the checkpoint, and its disk may take time. Until then the pointer names an older checkpoint. The fault
-therefore waits for the pointer.
+The agent writes the pointer, the file `latest.json` that names the checkpoint, only after the record that accepts it,
+and its disk may take time. The fault therefore waits for the pointer.
 """
 
 from __future__ import annotations
@@ -35,14 +34,7 @@ class _PendingTear:
 
 
 class TornCheckpoints:
-    """The torn-checkpoint faults of one run.
-
-    Args:
-        graph: The job.
-        checkpoints: The folder of the run's checkpoints.
-        note: Called with a fault and the file that it has cut.
-        warn: Called with a text about a fault that was given up.
-    """
+    """The torn-checkpoint faults of one run: `note` gets each with its file, `warn` a text about one given up."""
 
     def __init__(
         self, graph: RoleGraph, checkpoints: Path, note: Callable[[Fault, str], None], warn: Callable[[str], None]
@@ -63,11 +55,10 @@ class TornCheckpoints:
                         tear.wanted.append(committed)
 
     def begin(self, fault: Fault, now: int) -> None:
-        """Note a fault that is due at `now` (ns): from now on, each call of `tear` tries to carry it out.
+        """Note a fault that is due at `now` (ns), once for each pointer of its target that exists or will.
 
-        The fault is noted once for each `latest.json` (a pointer) of the roles or the replica of its target. It is
-        carried out as soon as that file names the checkpoint that the controller accepted last, or a later one; `tear`
-        gives it up after PATIENCE_NS. A target without such a file is ignored.
+        It is carried out by `tear` once the pointer names the last accepted checkpoint or a later one, and given up
+        after PATIENCE_NS.
         """
         for role in self._graph.roles:
             if fault.target.partition("/")[0] in ("all", role.name):
@@ -76,10 +67,7 @@ class TornCheckpoints:
                     self._pending.append(_PendingTear(fault, role, pointer, wanted, now + PATIENCE_NS))
 
     def _pointers(self, role: RoleSpec, fault: Fault) -> list[Path]:
-        """Return the pointers of the role, or of the one replica that the fault targets.
-
-        They are the pointers that exist, and those that will be written for checkpoints that have been accepted.
-        """
+        """Return the target's pointers that exist, and those that will be written for accepted checkpoints."""
         number = "*" if fault.replica is None or role.gang else str(fault.replica[1])
         folder = self._checkpoints / role.name
         coming = [path for path in self._last if path.is_relative_to(folder) and number in ("*", path.parent.name)]
@@ -88,13 +76,10 @@ class TornCheckpoints:
         )
 
     def tear(self, now: int) -> None:
-        """Carry out each pending fault whose pointer names a wanted checkpoint by now, and give up those that are late.
+        """Carry out each fault whose pointer names a wanted checkpoint by `now` (ns); give up those that are late.
 
-        The pointer still names the file that was cut, so that a worker that resumes finds it torn. A fault that found
-        no checkpoint at all is given up without a word.
-
-        Args:
-            now: The time of the job, in ns.
+        The pointer stays, so that a resumed worker finds the file torn. A fault without any checkpoint ends without a
+        word.
         """
         for tear in list(self._pending):
             if (file := _cut(tear)) is not None:
@@ -116,12 +101,7 @@ class TornCheckpoints:
 
 
 def _cut(tear: _PendingTear) -> Path | None:
-    """Cut the checkpoint that the pointer names in half, if it is a wanted one. Of a folder its largest file is cut.
-
-    Returns:
-        The file that was cut; None if the pointer names no wanted checkpoint or does not exist, or if the checkpoint is
-        gone.
-    """
+    """Cut the pointer's checkpoint, of a folder the largest file, in half and return it; None if gone or not wanted."""
     try:
         named = json.loads(tear.pointer.read_text())
         if tear.wanted is not None and (named["path"], named["step"]) not in tear.wanted:

@@ -1,7 +1,5 @@
-"""Starting, forking, pausing and reaping processes on one machine.
+"""Starting, forking, pausing and reaping processes on one machine; the agent decides which workers run.
 
-The guardian of a node starts a spawner, which starts workers by exec or has a template fork them; `spawn_protocol`
-defines the messages between agent and spawner, and `prefixes` starts the processes that become templates. `reaper`
-kills every process of a node before its guardian ends. Nothing here decides which workers run: that is the agent's
-part. Nothing here imports torch: a prefix does if its script does.
+A node's guardian starts a spawner, which execs workers or has templates, started by `prefixes`, fork them. `reaper`
+kills all processes of a node before its guardian ends. Nothing here imports torch: a prefix does if its script does.
 """

@@ -6,10 +6,7 @@ import signal
 
 
 def signal_name(code: int) -> str:
-    """Return the name of the signal that a negative exit code stands for: `KILL` for -9, `RTMIN+1` for -35.
-
-    A signal without a name, which the C library keeps for itself, is its number.
-    """
+    """Return the name of a negative exit code's signal: `KILL` for -9, `RTMIN+1` for -35; a number if it has none."""
     number = -code
     if number in set(signal.Signals):
         return signal.Signals(number).name.removeprefix("SIG")

@@ -28,12 +28,7 @@ async def start_module(
 ) -> Process:
     """Start `python -m MODULE CONFIG` in a session of its own, so that Ctrl-C at the terminal does not reach it.
 
-    Args:
-        module: The full name of a module of flowdist.
-        config: Becomes the argument, as JSON.
-        log: The file to which stdout and stderr of the process are appended.
-        pass_fds: Descriptors that the process inherits.
-        stdin: As for `asyncio.create_subprocess_exec`.
+    stdout and stderr are appended to `log`; the process inherits the descriptors `pass_fds`.
     """
     command = [sys.executable, "-P", "-m", module, msgspec.json.encode(config).decode()]
     with log.open("ab") as output:
@@ -59,15 +54,7 @@ class OwnedProcesses:
         *,
         stdin: int = asyncio.subprocess.DEVNULL,
     ) -> Process:
-        """Start a module of flowdist as `start_module` does, and return the process.
-
-        Args:
-            module: The full name of the module.
-            config: Becomes the argument, as JSON.
-            log: The name of the log file in `run_dir`.
-            hold: Descriptors that the process inherits.
-            stdin: As for `asyncio.create_subprocess_exec`.
-        """
+        """Start a module as `start_module` does, and return the process; it inherits the descriptors `hold`."""
         async with self._changing:
             process = await start_module(module, config, self._run_dir / log, pass_fds=hold, stdin=stdin)
             self._known = [*self.running(), process]
@@ -78,14 +65,10 @@ class OwnedProcesses:
         return [process for process in self._known if process.returncode is None]
 
     async def kill_others(self, warn: Callable[[str], object], spare: Iterable[int] = ()) -> None:
-        """Kill and reap every descendant of this process, except `running` processes, `spare` and what is below them.
+        """Kill and reap every descendant of this process but `running` ones, `spare`, and what is below them.
 
-        The method returns when none is left. A process that hangs in the kernel, in a file system or a driver, outlives
-        SIGKILL as long as it hangs there; `warn` then gets one message.
-
-        Args:
-            warn: Shows a message.
-            spare: The process ids of further processes that are left alone.
+        Return when none is left. A process that hangs in the kernel, in a file system or a driver, outlives SIGKILL as
+        long as it hangs there; `warn` then gets one message.
         """
         warn_at_s: float | None = time.monotonic() + PATIENCE_S
         while True:

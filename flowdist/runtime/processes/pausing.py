@@ -17,14 +17,7 @@ PERIOD_S = 0.05  # a slowed worker runs for a part of each period
 
 
 class PausedWorker:
-    """The process group of one worker, to be paused by `pause` until `resume`.
-
-    Args:
-        pid: The process id of the worker, which leads the group.
-
-    Raises:
-        ProcessLookupError: if the worker has ended and was reaped.
-    """
+    """The group that a worker leads, paused by `pause` until `resume`; ProcessLookupError if it was reaped."""
 
     def __init__(self, pid: int) -> None:
         self._pid, self._pidfd = pid, os.pidfd_open(pid)
@@ -52,9 +45,6 @@ class PausedNode:
     """All processes of a node but its guardian, to be paused together by `pause` until `resume`.
 
     The guardian has to run, because it kills the others if `flowdist run` is killed meanwhile.
-
-    Args:
-        guardian: The process id of the guardian.
     """
 
     def __init__(self, guardian: int) -> None:
@@ -62,10 +52,7 @@ class PausedNode:
         self._pidfds: dict[int, int] = {}
 
     def pause(self) -> None:
-        """Stop every descendant of the guardian, and repeat until no new one is found.
-
-        A process may fork between the moment when it is found and the moment when it is stopped.
-        """
+        """Stop every descendant of the guardian until no new one is found: each may fork before it is stopped."""
         while new := [pid for pid in descendants(self._guardian) if pid not in self._pidfds]:
             for pid in new:
                 with contextlib.suppress(ProcessLookupError):
@@ -73,10 +60,7 @@ class PausedNode:
                     signal.pidfd_send_signal(self._pidfds[pid], signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Resume the processes in the order in which they were found: the agent comes before its workers.
-
-        The agent handles its overdue deadlines before any queued message (R19).
-        """
+        """Resume in the order found, the agent before its workers: it handles overdue deadlines first (R19)."""
         for pidfd in self._pidfds.values():
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pidfd, signal.SIGCONT)
@@ -85,14 +69,7 @@ class PausedNode:
 
 
 class SlowedWorker:
-    """A worker that runs for `1 / factor` of each period of PERIOD_S and is stopped for the rest of it.
-
-    Timers of the running event loop stop and resume the worker.
-
-    Args:
-        worker: The process group of the worker. `resume` uses it up.
-        factor: How many times slower the worker becomes; more than 1.
-    """
+    """A worker that runs for `1 / factor` of each PERIOD_S and is stopped for the rest, by timers of the event loop."""
 
     def __init__(self, worker: PausedWorker, factor: float) -> None:
         self._worker = worker
@@ -101,10 +78,7 @@ class SlowedWorker:
         self._timer: asyncio.TimerHandle | None = None
 
     def pause(self) -> None:
-        """Begin a period: stop the worker for the idle part, then let it run, and so on until `resume` is called.
-
-        The periods end by themselves when the worker has ended.
-        """
+        """Begin periods, which end with the worker or `resume`: stop the worker for the idle part, then let it run."""
         if self._worker.signal(signal.SIGSTOP):
             self._timer = self._loop.call_later(PERIOD_S - self._runs_s, self._run)
 

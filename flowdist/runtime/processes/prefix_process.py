@@ -27,10 +27,7 @@ BOOT = Path(__file__).parent.parent / "prefix" / "boot"
 class Template:
     """A process from which workers are forked: a prefix, at its split or on the way there, or a fork of one.
 
-    Args:
-        prefix: What it has run.
-        link: The spawner's end of the link to it.
-        words: The command of the worker that has left it, which may have read these words; (): no worker has.
+    `words` are the command of the worker that has left it, which may have read them; (): no worker has.
     """
 
     def __init__(self, prefix: Prefix, link: Link, words: tuple[str, ...] = ()) -> None:
@@ -51,19 +48,10 @@ class Template:
 
 
 class Prefix:
-    """One prefix: its process, its templates, and the workers that wait for it.
-
-    Args:
-        spec: The command, and what its workers share.
-        selector: Reports messages of its templates, with the Template as data.
-    """
+    """One prefix: its process, its templates, and the workers that wait for it; the selector's data are Templates."""
 
     def __init__(self, spec: PrefixSpec, selector: selectors.BaseSelector) -> None:
-        """Start the process.
-
-        Raises:
-            OSError, ValueError: if the command cannot be started.
-        """
+        """Start the process; OSError or ValueError if the command cannot be started."""
         self.spec, self._selector = spec, selector
         ours, theirs = pair()
         fd = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD, HIGH_FD)
@@ -115,12 +103,7 @@ class Prefix:
         return [self.main, *([self.plain] if self.plain is not None else []), *self.ranks.values(), *self.left]
 
     def add(self, fd: int, request: Spawn | None = None) -> None:
-        """Take the link of another template.
-
-        Args:
-            fd: The descriptor of the link.
-            request: The worker that has left it for its rank; None: it is the one without late imports.
-        """
+        """Take the link of a template that the worker of `request` has left; None: it is without late imports."""
         template = Template(self, Link(socket.socket(fileno=fd)), () if request is None else request.argv)
         self._selector.register(fd, selectors.EVENT_READ, template)
         if request is None:

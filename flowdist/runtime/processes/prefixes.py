@@ -1,8 +1,7 @@
 """The spawner's side of the prefixes: one process for each PrefixSpec, which becomes the template of its workers.
 
-The first worker that asks for a prefix starts it, unless Prepare did. Workers wait until the script has come to its
-split. If it turns out that its process must not be forked, the workers are started by exec instead: until then the
-script has done nothing that could be seen. A prefix that has read something which has changed since is run anew.
+Prepare or the first worker starts it, and workers wait for the script's split. If it must not be forked, they start by
+exec: until then the script has done nothing visible. A prefix is run anew if what it has read has changed.
 """
 
 from __future__ import annotations
@@ -39,10 +38,8 @@ LOOK_S = 0.5  # how often it is looked at whether a script waits for something
 class Prefixes:
     """All prefixes of a node, and the workers that wait for them or were forked by them.
 
-    Args:
-        selector: Reports the links of the templates, with the Template as data.
-        answer: Sends an answer to the agent.
-        start: Starts a worker by exec, and sends the agent the answer.
+    `answer` sends an answer to the agent; `start` starts a worker by exec and answers. The selector has Templates as
+    data.
     """
 
     def __init__(
@@ -120,30 +117,21 @@ class Prefixes:
         return template.spawn(request)
 
     def signal(self, request: Signal) -> bool:
-        """Pass a signal for a worker on to its template. Return False if no template has the worker.
-
-        A worker that still waits for its prefix misses the signal: see `cancel`.
-        """
+        """Pass a signal on to the worker's template, False if none has it. A waiting worker misses it: see `cancel`."""
         template = self._owner(request.id)
         if template is not None:
             template.link.send("signal", request.id, request.number)
         return template is not None or any(request.id in prefix.waiting for prefix in self._all())
 
     def cancel(self, id: int) -> None:
-        """Drop a worker that still waits for its prefix, and send the agent answers as if SIGTERM had ended the worker.
-
-        A worker that does not wait, or is unknown, is left as it is.
-        """
+        """Drop a worker that still waits for its prefix, and answer as if SIGTERM had ended it; leave any other."""
         for prefix in self._prefixes.values():
             if prefix.waiting.pop(id, None) is not None:
                 self._answer(Spawned(id, 0))
                 self._answer(Ended(id, -signal.SIGTERM))
 
     def receive(self, template: Template) -> None:
-        """Handle a message of a template, or its end, and pass on to the agent what concerns workers.
-
-        Call this method when the selector reports the template's link.
-        """
+        """Handle a message of a template, or its end, and pass on to the agent what concerns workers."""
         received = template.link.receive()
         if received is None and template not in (template.prefix.main, template.prefix.plain):
             self._end_workers([template])
@@ -257,10 +245,7 @@ class Prefixes:
                 self._give_up(prefix, lambda upkeep: upkeep.is_unsafe("it waits before it asks for its rank"))
 
     def _give_up(self, prefix: Prefix, note: Callable[[PrefixUpkeep], None]) -> None:
-        """Kill a prefix that has forked nothing, and start the workers that wait for it anew, normally by exec.
-
-        If its late imports have failed, the template without them takes its place.
-        """
+        """Kill a prefix without forks and start its waiting workers by exec, or without late imports if they failed."""
         if not prefix.promote_plain():
             note(self._upkeep[prefix.spec])
             self._remove(prefix)

@@ -29,11 +29,7 @@ def become_subreaper() -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends; exit with code 1 if the parent has ended already.
-
-    Args:
-        parent: The process id of the parent, known from before the fork or exec.
-    """
+    """Have the kernel kill this process with its `parent` (known from before the fork); exit with 1 if that is gone."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
@@ -45,11 +41,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def stat_fields(pid: int | str) -> list[bytes]:
-    """Return the fields in /proc/PID/stat of a process behind the name of its program: the first one is its state.
-
-    Raises:
-        OSError: There is no such process.
-    """
+    """Return the fields of /proc/PID/stat behind the program's name, the state first; OSError if no process has it."""
     file = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
     try:
         return os.read(file, 4096).rpartition(b")")[2].split()  # the name stands in brackets, and may contain brackets
@@ -58,10 +50,7 @@ def stat_fields(pid: int | str) -> list[bytes]:
 
 
 def _parent_pids() -> dict[int, int]:
-    """Return the parent's process id of every process on the machine, by process id.
-
-    Processes that end while the list is made may be missing.
-    """
+    """Return the parent of every process on the machine, by process id; some that end meanwhile may be missing."""
     found = {}
     for name in os.listdir("/proc"):  # noqa: PTH208  # speed: a lost node waits for this, and a machine has many processes
         if name.isdigit():
@@ -86,27 +75,17 @@ def descendants(root: int, *, spare: frozenset[int] = frozenset()) -> list[int]:
 
 
 def kill_descendants(*, spare: frozenset[int] = frozenset(), patience_s: float = 30.0) -> list[int]:
-    """Kill the descendants of this process until none is left, and reap them.
+    """Kill and reap the descendants of this process but `spare` and theirs, until none is left or `patience_s` is over.
 
-    A process may fork before its SIGKILL arrives. The descendants are therefore listed again until there are none. Call
-    `become_subreaper` early: without it, a descendant whose own parent has ended is not found.
-
-    Args:
-        spare: Process ids that are left alone, with their descendants.
-        patience_s: How long to try, in seconds.
-
-    Returns:
-        The process ids that are left after `patience_s`, which have outlived SIGKILL; normally none.
+    They are listed again and again, as each may fork before its SIGKILL arrives. Without an early `become_subreaper`,
+    orphans are not found. Return the process ids that have outlived SIGKILL; normally none.
     """
     me = os.getpid()
     return _kill_all(lambda: descendants(me, spare=spare), patience_s)[1]
 
 
 def outlive_sigkill(leaders: list[int]) -> list[int]:
-    """Send SIGKILL to the process groups of these leaders of a session, and return the leaders that run even so.
-
-    A process that has ended is no survivor, although its parent may not have reaped it yet.
-    """
+    """Send SIGKILL to the groups of these session leaders, and return those that run even so; zombies do not count."""
     alive = []
     for pid in leaders:
         with contextlib.suppress(OSError):  # it has ended
@@ -135,23 +114,17 @@ def _log_writers(folder: Path) -> list[int]:
 
 
 def kill_log_writers(folder: Path, *, patience_s: float = 30.0) -> tuple[int, list[int]]:
-    """Kill this user's processes that write to a worker's log in the folder, until there are none.
+    """Kill this user's processes that write to a worker's log below the folder, for `patience_s` at most.
 
-    Args:
-        folder: The folder of a run, searched with everything below it.
-        patience_s: How long to try, in seconds.
-
-    Returns:
-        How many processes were killed, and the process ids that are left after `patience_s`; normally none are.
+    Return how many were killed, and which are left; normally none.
     """
     return _kill_all(lambda: _log_writers(folder), patience_s)
 
 
 def _kill_all(find: Callable[[], list[int]], patience_s: float) -> tuple[int, list[int]]:
-    """Kill the processes that `find` returns, and reap those that are children, until `find` returns none.
+    """Kill the processes that `find` returns, and reap children, until it returns none or `patience_s` is over.
 
-    Returns:
-        How many processes were found, and the process ids that `find` last returned if `patience_s` has passed.
+    Return how many were found, and which are left.
     """
     give_up, killed = time.monotonic() + patience_s, set[int]()
     while left := find():

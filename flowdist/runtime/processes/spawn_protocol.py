@@ -21,10 +21,7 @@ from flowdist.runtime.wire.framing import encode as encode
 
 
 class PrefixSpec(msgspec.Struct, frozen=True):
-    """Key of a prefix: the command of its workers, and everything that they share before they differ.
-
-    Workers whose specs are equal are forked from one process.
-    """
+    """Key of a prefix: all that its workers share before they differ. Workers with equal specs are forked from one."""
 
     argv: tuple[str, ...]  # words that differ from worker to worker have their macros still
     env: tuple[tuple[str, str], ...]
@@ -70,10 +67,7 @@ class Signal(msgspec.Struct, frozen=True, tag=True):
 
 
 class CancelSpawn(msgspec.Struct, frozen=True, tag=True):
-    """Request to drop a Spawn that waits for its prefix. The answers are as if SIGTERM had ended the worker.
-
-    A Spawn that does not wait is left as it is, without an answer.
-    """
+    """Request to drop a Spawn that waits for its prefix, answered as if SIGTERM had ended it. Others are left alone."""
 
     id: int
 
@@ -115,10 +109,9 @@ class Prepared(msgspec.Struct, frozen=True, tag=True):
 
 
 class StartedCold(msgspec.Struct, frozen=True, tag=True):
-    """Answer: a worker that was to be forked is started by exec; `reason` says why.
+    """Answer, once per prefix that was given up: a worker that was to be forked is started by exec, for `reason`.
 
-    The spawner sends this answer once for each prefix that it has given up, before Spawned of the first worker that is
-    concerned.
+    It comes before Spawned of the first worker that is concerned.
     """
 
     id: int
@@ -136,10 +129,7 @@ INJECTED_OOM = "injected_oom"  # file: an injected fault wants its SIGKILL repor
 
 
 def write_pid(folder: str | Path, pid: int) -> None:
-    """Write the pid file of a worker atomically.
-
-    If the file cannot be written, for example on a full disk, the worker runs without it: only injected faults need it.
-    """
+    """Write the pid file of a worker atomically, or not at all (full disk): only injected faults need it."""
     with contextlib.suppress(OSError):
         write_atomically(Path(folder, "pid"), f"{pid}\n")
 
@@ -161,23 +151,14 @@ def injected_code(folder: Path, code: int) -> int:
 
 
 class Channel:
-    """One end of the connection between agent and spawner.
-
-    A selector or an event loop may watch this object in place of its socket.
-
-    Args:
-        connection: A blocking socket, which `close` closes.
-    """
+    """One end of the connection between agent and spawner, for a selector or event loop; `close` closes its socket."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket, self._frames = connection, FrameBuffer()
         self.fileno, self.close = connection.fileno, connection.close
 
     def send(self, message: Request | Answer) -> None:
-        """Send a message; drop it if the other side has ended.
-
-        Messages are small and rare: blocking for a moment is simpler than a write buffer.
-        """
+        """Send a message, or drop it if the other side has ended. Few and small messages need no write buffer."""
         with contextlib.suppress(ConnectionError):  # the other side has ended: the next read finds out
             self._socket.sendall(encode(message))
 

@@ -35,13 +35,7 @@ from flowdist.runtime.umask import restore_umask
 
 @contextlib.contextmanager
 def bound_to(cpus: tuple[int, ...]) -> Iterator[None]:
-    """Bind the calling thread to these cores for the time of a `with` block, and with it every process started there.
-
-    Other threads keep their cores. With an empty `cpus` nothing is bound.
-
-    Raises:
-        OSError: if this process may use none of the cores.
-    """
+    """Bind this thread and what it starts to cores in a `with` block (empty: no binding); OSError if it may not."""
     before = os.sched_getaffinity(0)
     if cpus:
         os.sched_setaffinity(0, cpus)
@@ -53,13 +47,10 @@ def bound_to(cpus: tuple[int, ...]) -> Iterator[None]:
 
 
 class Children:
-    """The workers whose parent is this process, by their ids in the spawn protocol.
+    """The workers whose parent is this process, by their ids in the spawn protocol, which are the selector's data.
 
-    Each worker leads a session and a process group of its own. When a worker ends, the rest of its group is killed
-    before the worker is reaped: until then no other process can get its process id.
-
-    Args:
-        selector: Reports the end of each worker, with its id as data.
+    Each leads a session and a process group. When a worker ends, the rest of its group is killed before the worker is
+    reaped: until then no other process can get its process id.
     """
 
     def __init__(self, selector: selectors.BaseSelector) -> None:
@@ -70,13 +61,7 @@ class Children:
         return len(self._running)
 
     def add(self, id: int, pid: int, wait: Callable[[], int]) -> Spawned:
-        """Watch a worker that was just started, and return the answer that reports the start.
-
-        Args:
-            id: The worker's id in the spawn protocol.
-            pid: The worker's process id.
-            wait: Reaps the worker, which has ended, and returns its exit code.
-        """
+        """Watch a worker that was just started, and return the answer that says so; `wait` gives its exit code."""
         pidfd = os.pidfd_open(pid)
         self._running[id] = (pid, pidfd, wait)
         self._selector.register(pidfd, selectors.EVENT_READ, id)
@@ -89,10 +74,7 @@ class Children:
                 os.killpg(self._running[id][0], number)
 
     def end(self, id: int) -> Ended:
-        """Reap a worker that has ended, after killing the rest of its group, and return the answer with its exit code.
-
-        Call this method once, when the selector has reported the end of the worker.
-        """
+        """Kill the rest of an ended worker's group, reap it, and return its Ended; call it once per worker."""
         pid, pidfd, wait = self._running.pop(id)
         self._selector.unregister(pidfd)
         os.close(pidfd)

@@ -1,8 +1,7 @@
 """Unexpected exceptions in an event loop: each is passed to a function that ends the process.
 
-A process that goes on after an exception in the middle of a change is alive and mute: it renews its lease, and reports
-nothing. asyncio only logs the exceptions of callbacks and of background tasks. The event loops of agent, controller and
-foreground process therefore call `watch_loop`, and start background tasks by `start_task`.
+Else a process could go on alive and mute: it renews its lease, and reports nothing, as asyncio only logs exceptions.
+Agent, controller and foreground process therefore call `watch_loop`, and start background tasks by `start_task`.
 """
 
 from __future__ import annotations

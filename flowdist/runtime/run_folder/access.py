@@ -15,11 +15,9 @@ GROUP = "FLOWDIST_GROUP"  # the environment variable with the name of the group
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder that this user alone may enter, and that the group of FLOWDIST_GROUP may read if that is set.
+    """Make a folder that only this user, and the group of FLOWDIST_GROUP if set, may enter.
 
-    Raises:
-        FileExistsError: The folder exists.
-        FlowdistError: There is no such group, or this user does not belong to it.
+    FileExistsError if it exists; FlowdistError if there is no such group, or this user does not belong to it.
     """
     name = os.environ.get(GROUP, "")
     group = _number_of(name) if name else None
@@ -48,11 +46,7 @@ def _number_of(group: str) -> int:
 
 
 def refuse_private(folder: Path) -> None:
-    """Refuse the folder of a run that belongs to another user and is private.
-
-    Raises:
-        FlowdistError: This user may not read the folder.
-    """
+    """Refuse a run that belongs to another user and is private: FlowdistError if this user may not read its folder."""
     if os.path.isdir(folder) and is_private(folder):  # noqa: PTH112  # Path.is_dir raises below a private folder
         help = f"ask that user; runs that are started with {GROUP}=NAME can be read by that group"
         raise FlowdistError(f"{folder.resolve().name} is private to the user {owner_of(folder)}", help=help)

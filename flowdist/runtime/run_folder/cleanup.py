@@ -22,12 +22,8 @@ def remove_folder(folder: Path) -> None:
 def remove_sockets(folder: Path, run_dir: Path) -> None:
     """Remove the sockets of a run, and the folder that was made for them if they are not in the folder of the run.
 
-    The supervisor does so at the end of the run, and the guardians if the supervisor was killed: several at the same
-    time, so that files may be gone already.
-
-    Args:
-        folder: The folder of the sockets, as `folder.socket_dir` has returned it.
-        run_dir: The folder of the run.
+    The supervisor does so at the end of the run, and the guardians if it was killed: several at one time, so that files
+    may be gone already.
     """
     for path in folder.glob("*.sock"):
         path.unlink(missing_ok=True)

@@ -35,17 +35,9 @@ SOCKET_PATH_MAX = 100  # bytes; Linux allows 107
 def new_run(base: Path, graph: RoleGraph, prefix: str = "") -> Path:
     """Make the folder of a new run, with its graph and a folder for checkpoints, and return its resolved path.
 
-    Only this user may enter it, or also read it the group of FLOWDIST_GROUP.
-
-    The folder's name is `<name of the graph>-<yyyymmdd-hhmmss>-<4 hex>`, and the link `latest` beside it points to it.
-
-    Args:
-        base: The folder of all runs; it is made if it does not exist.
-        graph: The job.
-        prefix: If not empty, the folder's name is `<prefix>_<8 hex>` instead, and there is no link.
-
-    Raises:
-        FlowdistError: if the folder cannot be made, or FLOWDIST_GROUP names no group of this user.
+    Its name is `<name of the graph>-<yyyymmdd-hhmmss>-<4 hex>`, and the link `latest` beside it points to it; with a
+    `prefix` it is `<prefix>_<8 hex>`, without a link. FlowdistError if it cannot be made, or FLOWDIST_GROUP names no
+    group of this user.
     """
     try:
         base.mkdir(0o755, parents=True, exist_ok=True)
@@ -61,11 +53,8 @@ def new_run(base: Path, graph: RoleGraph, prefix: str = "") -> Path:
 def new_joined_run(base: Path, run_id: str, node: str, graph: RoleGraph) -> Path:
     """Make the folder of this host's part of a run of another host, and return its resolved path.
 
-    Its name is `<run>.<node>`, which differs from the run's own folder where the hosts share a file system; a number
-    follows if that exists.
-
-    Raises:
-        FlowdistError: if FLOWDIST_GROUP names no group of this user.
+    It is `<run>.<node>`, as hosts may share a file system; a number follows if that exists. FlowdistError if
+    FLOWDIST_GROUP names no group of this user.
     """
     base.mkdir(0o755, parents=True, exist_ok=True)
     run_dir = base / f"{run_id}.{node}"
@@ -102,16 +91,10 @@ def _make_run_dir(base: Path, topology: str, prefix: str) -> Path:
 
 
 def find_run(base: Path, name: str, *, of_one_host: bool = False) -> tuple[Path, RoleGraph]:
-    """Return the folder of the run that a user has named, and its graph.
+    """Return the folder and graph of the run that `name` means: see `run_by_prefix`; a path is allowed too.
 
-    Args:
-        base: The folder of all runs.
-        name: The name of the run, a beginning that no other name has, or a path; `latest` is the newest run.
-        of_one_host: Accept the folder of a host that has joined the run of another host. It has logs, but no journal.
-
-    Raises:
-        FlowdistError: if there is no such run, or more than one, or it is private to another user, or its graph cannot
-            be read.
+    `of_one_host` also accepts the folder of a host that has joined another host's run: it has logs, but no journal.
+    FlowdistError if there is no such run or more than one, or it is private, or its graph cannot be read.
     """
     for path in (base, base / name, Path(name)):
         refuse_private(path)
@@ -129,11 +112,7 @@ def find_run(base: Path, name: str, *, of_one_host: bool = False) -> tuple[Path,
 
 
 def run_of_prefix(base: Path, name: str) -> Path | None:
-    """Return the folder of the run whose name begins with `name`; None if there is none, or if `name` is empty.
-
-    Raises:
-        FlowdistError: if there is more than one.
-    """
+    """Return the one run whose name begins with `name`; None if none does or it is empty; FlowdistError if several."""
     found = [path for path in run_dirs(base) if name and path.name.startswith(name)]
     if len(found) > 1:
         names = ", ".join(path.name for path in found[:5])
@@ -142,15 +121,10 @@ def run_of_prefix(base: Path, name: str) -> Path | None:
 
 
 def run_by_prefix(base: Path, name: str, help: str = "name the folder of all runs with --runs") -> Path:
-    """Return the folder of the run whose name begins with `name`.
+    """Return the folder of the run whose name, or path below `base`, begins with `name`; `latest` is the newest run.
 
-    Args:
-        base: The folder of all runs.
-        name: The beginning of the run's name, also as a path below `base`, or `latest`.
-        help: What to do if there are no runs at all.
-
-    Raises:
-        FlowdistError: if there is none or more than one; the help names a similar run, or the newest ones.
+    FlowdistError if there is none or more than one; its help names a similar run or the newest ones, or is `help` if
+    there are no runs at all.
     """
     path = Path(name)
     if path.name != name and path.parent.resolve() == base.resolve():
@@ -178,12 +152,9 @@ def run_by_prefix(base: Path, name: str, help: str = "name the folder of all run
 
 
 def run_dirs(base: Path) -> list[Path]:
-    """Return the folders of all runs that this user may read, the newest first.
+    """Return the folders of all runs that this user may read, the newest first, without those of joined hosts.
 
-    Folders of hosts that have joined another host's run are left out.
-
-    Raises:
-        FlowdistError: if the folder of all runs is private to another user.
+    FlowdistError if the folder of all runs is private to another user.
     """
     refuse_private(base)
     graphs = [path for path in base.glob(f"*/{GRAPH}") if not path.parent.is_symlink() and not is_private(path.parent)]
@@ -202,11 +173,8 @@ def private_runs(base: Path) -> list[Path]:
 def lock_run(run_dir: Path, wait_s: float = LOCK_WAIT_S) -> int:
     """Take the lock of the run, and return its file descriptor: the lock is free once every copy of that is closed.
 
-    The supervisor and every guardian of the run hold the lock. A process that gets it knows that nothing of the run is
-    running.
-
-    Raises:
-        FlowdistError: if the run is still running after `wait_s` seconds.
+    The supervisor and every guardian hold it: who gets it knows that nothing of the run is running. FlowdistError if
+    the run is still running after `wait_s` seconds.
     """
     fd = os.open(run_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     until = time.monotonic() + wait_s
@@ -249,14 +217,8 @@ def agent_socket(node: str) -> str:
 def socket_dir(run_dir: Path, nodes: list[str]) -> Path:
     """Return a folder for the sockets of the run: its own folder, or a new one if paths there are too long for sockets.
 
-    The caller removes a new folder with `cleanup.remove_sockets`.
-
-    Args:
-        run_dir: The folder of the run.
-        nodes: The names of the nodes, each of which has a socket.
-
-    Raises:
-        FlowdistError: if all folders that could be used have paths that are too long, or are not writable.
+    The caller removes a new folder with `cleanup.remove_sockets`. Each of `nodes` has a socket. FlowdistError if no
+    folder is writable and has paths that are short enough.
     """
     # the name of a store's handover socket, and those of the agents
     longest = max([len("s4194304-1234567.sock"), *(len(agent_socket(name)) for name in nodes)])

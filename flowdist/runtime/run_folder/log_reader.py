@@ -40,11 +40,7 @@ class Log(NamedTuple):
 
 
 def parse_target(text: str, graph: RoleGraph) -> Target:
-    """Return the workers that a text of the form `ROLE[/REPLICA[.WORKER]]` names.
-
-    Raises:
-        FlowdistError: if the text has another form, or the graph has no such role, replica or worker.
-    """
+    """Return the workers that a text `ROLE[/REPLICA[.WORKER]]` names; FlowdistError if malformed or unknown."""
     match = _TARGET.fullmatch(text)
     roles = {spec.name: spec for spec in graph.roles}
     if match is None:
@@ -69,15 +65,7 @@ def parse_target(text: str, graph: RoleGraph) -> Target:
 def find_logs(
     run_dir: Path, graph: RoleGraph, targets: Sequence[Target], streams: Sequence[Stream], attempt: int | None = None
 ) -> list[Log]:
-    """Return the logs in the folder of a run, in order.
-
-    Args:
-        run_dir: The folder of the run.
-        graph: The job.
-        targets: The workers whose logs are wanted; empty: all workers.
-        streams: The streams that are wanted.
-        attempt: The attempt that is wanted of each replica; None: all attempts.
-    """
+    """Return the logs in a run's folder, in order; empty `targets`: all workers; `attempt=None`: all attempts."""
     found: list[Log] = []
     for order, spec in enumerate(graph.roles):
         meant = [target for target in targets if target.role == spec.name] if targets else [Target(spec.name)]
@@ -95,10 +83,7 @@ def _logs_of_replica(
     streams: Sequence[Stream],
     attempt: int | None,
 ) -> Iterator[Log]:
-    """Yield the logs of one replica, which is given by the number of its role in the graph and its own in the role.
-
-    `workers` are the local ranks that are wanted, where None stands for all of them.
-    """
+    """Yield the logs of one replica; `workers` are the local ranks that are wanted, None among them: all."""
     index = replica[1]
     base = run_dir / spec.name / str(index)
     for number in _numbers(base, "attempt_") if workers else []:
@@ -122,10 +107,7 @@ def latest_attempts(logs: Sequence[Log]) -> list[Log]:
 
 
 def _numbers(folder: Path, prefix: str = "") -> list[int]:
-    """Return the numbers of the folders in a folder whose names have the form `<prefix><number>`, sorted.
-
-    A link is no folder: it may lead out of the folder of the run.
-    """
+    """Return the sorted numbers of the folders `<prefix><number>`. Links are left out: they may lead out of the run."""
     if folder.is_symlink():
         return []
     try:
@@ -146,11 +128,9 @@ def lines_of(path: Path, last: int | None = None) -> Iterator[str]:
 
 
 def start_of_last(path: Path, count: int | None, bytes_max: int | None = None) -> int:
-    """Return the offset, in bytes, at which the last `count` lines of a file begin.
+    """Return the offset, in bytes, of the last `count` lines of a file; 0: the whole file (None), or no file.
 
-    The offset is 0 if `count` is None, if the file has no more lines, or if it does not exist. With a count of 0 it is
-    the end of the file. The file is searched from its end, `bytes_max` bytes at most: fewer lines follow the offset if
-    there are not enough in them.
+    The file is searched from its end, `bytes_max` bytes at most: fewer lines follow the offset if that is not enough.
     """
     if count is None or (fd := open_regular(path)) is None:
         return 0
@@ -176,23 +156,14 @@ def start_of_last(path: Path, count: int | None, bytes_max: int | None = None) -
 
 
 class LogTail:
-    """The lines that are added to logs from now on, also to logs of attempts that start later.
-
-    Args:
-        run_dir, graph, targets, streams: As for `find_logs`.
-    """
+    """The lines that are added to logs from now on, also to logs of later attempts; arguments as for `find_logs`."""
 
     def __init__(self, run_dir: Path, graph: RoleGraph, targets: Sequence[Target], streams: Sequence[Stream]) -> None:
         self._what = (run_dir, graph, targets, streams)
         self._files: dict[Log, LogFile] = {}
 
     def start(self, logs: Sequence[Log], last: int | None) -> None:
-        """Set where reading begins: in `logs` at their last `last` lines, in all other logs that exist at their end.
-
-        Args:
-            logs: The logs of which old lines are wanted.
-            last: How many of them; None: all.
-        """
+        """Begin in `logs` at their last `last` lines (None: all), and in all other logs that exist at their end."""
         for log in find_logs(*self._what):
             self._files[log] = LogFile(log.path, start_of_last(log.path, last if log in logs else 0))
 

@@ -35,13 +35,9 @@ CLOCK_WAS_SET_NS = 1_000_000_000  # more than the drift that a time server corre
 class OutputWatch:
     """When the workers of an attempt last wrote output, by their logs.
 
-    The times of files are on the wall clock, which an operator or a time server may set, and of a file server perhaps.
-    Such a time counts only where it agrees with what earlier looks have seen. Otherwise output that is new since the
-    last look counts as of now: a hang is then found late, and none is found where there is none.
-
-    Args:
-        attempt_dir: The folder of the attempt, with the logs of its workers.
-        wall_ns: The wall clock, in ns.
+    The times of files are on the wall clock (`wall_ns`), which an operator or a time server may set, or on a file
+    server's. Such a time counts only where it agrees with earlier looks. Otherwise new output counts as of now: a hang
+    is then found late, and none is found where there is none.
     """
 
     def __init__(self, attempt_dir: Path, wall_ns: Callable[[], int] = time.time_ns) -> None:
@@ -64,11 +60,7 @@ class OutputWatch:
 
 
 def announce_stacks(log: Path) -> None:
-    """Append the line STACKS_FOLLOW to a worker's log, on a line of its own. Errors, such as a full disk, are ignored.
-
-    Args:
-        log: The worker's stderr.log, to which the worker appends, too.
-    """
+    """Append STACKS_FOLLOW on a line of its own to a stderr.log, to which the worker appends too; ignore errors."""
     starts_line = (read_from(log, -1, 1) or b"\n") == b"\n"
     with contextlib.suppress(OSError):
         file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -79,17 +71,11 @@ def announce_stacks(log: Path) -> None:
 
 
 class Follower:
-    """Reader of the logs of the attempts that run, which shows their new lines on the terminal.
+    """Reader of the logs of the attempts that run, which shows their new lines on the terminal by `show`.
 
-    It shows whole lines. An incomplete line waits for its end, at most until the attempt is over. A line of more than
-    PIECE_BYTES is shown in pieces. While the terminal is behind, nothing is read: the lines wait in the logs.
-
-    Args:
-        run_dir: The folder of the run.
-        show: Shows a line of a stream. The line begins with the name of its worker.
-        open_sink: Called for each stream of each worker. It returns a function that gets the lines instead of `show`,
-            or None to drop the lines.
-        is_behind: Return whether the terminal still has to show much of what it got.
+    An incomplete line waits for its end, at most until the attempt is over. A line of more than PIECE_BYTES is shown in
+    pieces. While the terminal is behind, nothing is read. `open_sink` is called for each stream of each worker: it
+    returns a function that gets the lines instead of `show`, or None to drop them.
     """
 
     def __init__(
@@ -120,10 +106,9 @@ class Follower:
         return lambda line: self._show(stream, f"[{name}] {line}")
 
     def read(self) -> None:
-        """Show the lines that were added since the last call to the logs that are followed, in one look.
+        """Show the lines that are new since the last call, in one look: LOOK_BYTES, LOOK_MAX_S, or a busy terminal.
 
-        A look ends with LOOK_BYTES, after LOOK_MAX_S, or when the terminal is behind. The next call shows the rest, and
-        begins with the logs of which nothing was shown.
+        The next call shows the rest, and begins with the logs of which nothing was shown.
         """
         until = time.monotonic() + LOOK_MAX_S
         share = max(STEP_BYTES, LOOK_BYTES // max(1, len(self._files)))
@@ -137,17 +122,14 @@ class Follower:
     def end(self, start: StartReplica) -> None:
         """Show the rest of an attempt that is over, incomplete lines too, and follow it no longer.
 
-        What is more than one look is shown by later calls of `read` and `read_rest`. What processes that the attempt
-        has left add to its logs from now on is not shown.
+        Later calls of `read` and `read_rest` show what is more than one look. What processes left by it write from now
+        on is not shown.
         """
         base = self._run_dir / start.replica.role / str(start.replica.index) / f"attempt_{start.attempt}"
         self._read_to_end([path for path in self._files if path.is_relative_to(base)])
 
     def read_rest(self) -> bool:
-        """Show what is left of all logs, which do not grow any more, incomplete lines too.
-
-        Return False if it is more than one look: the caller calls again.
-        """
+        """Show what is left of all logs, incomplete lines too; return False if the caller has to call again."""
         self._read_to_end(list(self._files))
         return not self._files
 
@@ -162,10 +144,7 @@ class Follower:
             left -= self._show_lines(path, left, until)
 
     def _show_lines(self, path: Path, bytes_max: int, until: float) -> int:
-        """Show new lines of a log until a time, and follow it no longer if it is complete and has no more.
-
-        Return how many bytes were read.
-        """
+        """Show new lines of a log until a time, drop it once complete and shown, and return the count of bytes read."""
         file, sink = self._files[path]
         begin, size = file.offset, self._over.get(path)
         before = -1
@@ -196,13 +175,8 @@ class LogFile:
     def new_lines(self, final: bool, bytes_max: int | None = None, size: int | None = None) -> Iterator[str]:
         """Yield the complete lines that are new since the last call; with `final` an incomplete one too, at the end.
 
-        A line of more than PIECE_BYTES is cut, and each piece but its last ends with CUT. A file that does not exist,
-        or is no regular file, has no lines.
-
-        Args:
-            final: The file is complete.
-            bytes_max: How many bytes to read at most; None: all that the file has now.
-            size: The size of the file when it was complete, in bytes; None: its present size.
+        Each piece of a line of more than PIECE_BYTES but its last ends with CUT. What is no regular file has no lines.
+        `bytes_max` limits the bytes to read; `size` is that of the complete file in bytes, None: its present size.
         """
         self._is_unreadable = False
         size = size_of(self._path) if size is None else min(size, size_of(self._path))

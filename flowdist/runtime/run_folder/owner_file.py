@@ -44,22 +44,15 @@ def new_claim(run: str, epoch: int) -> Claim:
 
 
 def read_owner(path: Path) -> Claim | None:
-    """Return the claim in an owner file; None if there is no file.
-
-    Raises:
-        FlowdistError: The file is damaged, or cannot be read.
-    """
+    """Return the claim in an owner file; None if there is none. FlowdistError if it is damaged or unreadable."""
     return _decoded(path, _content(path))
 
 
 class OwnerFile:
     """The claim of this run to one thing, which `acquire` takes, `renew` keeps and `release` gives back.
 
-    Args:
-        path: The owner file. Its folder is made if it does not exist.
-        what: What is owned, for messages: `the checkpoint folder /data/ckpt`.
-        help: What the user of a second run can do.
-        claim: The claim.
+    `what` names the thing in messages (`the checkpoint folder /data/ckpt`); `help` says what the user of a second run
+    can do.
     """
 
     def __init__(self, path: Path, what: str, help: str, claim: Claim) -> None:
@@ -69,14 +62,9 @@ class OwnerFile:
     def acquire(self, show: Show, check: Callable[[], None] = lambda: None) -> None:
         """Take the claim, if need be after a look at that of another run for LEASE_NS.
 
-        Where the file cannot be written, as in a folder that is read-only, a warning says so, and nothing is owned.
-
-        Args:
-            show: Prints a line on the terminal.
-            check: Called between two looks; an exception that it raises ends the wait.
-
-        Raises:
-            FlowdistError: Another run owns it, or its file is damaged.
+        `check` is called between two looks and may raise to end the wait. Where the file cannot be written, as in a
+        read-only folder, a warning says so and nothing is owned. FlowdistError if another run owns it, or its file is
+        damaged.
         """
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -144,9 +132,6 @@ class OwnerFile:
         """Renew the claim, and return why it is lost; empty: it is not, or this run never had it.
 
         A file that cannot be read or written for a while is no loss; one that is damaged is written anew.
-
-        Args:
-            run: The id of the run.
         """
         if not self._is_held:
             return ""

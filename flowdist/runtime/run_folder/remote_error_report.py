@@ -19,16 +19,7 @@ LINES_MAX = 15
 
 
 def collect_report(start: StartReplica, local_rank: int, folder: Path, mask: Mask) -> RemoteErrorReport:
-    """Return the error report of one failed worker of this host, with secrets masked.
-
-    An error file that is missing, unreadable or larger than ERROR_BYTES_MAX is left out: the report's text is empty.
-
-    Args:
-        start: The order that started the worker.
-        local_rank: The worker's rank in its replica.
-        folder: The folder of the worker's logs.
-        mask: Hides the values of secrets.
-    """
+    """Return a failed worker's error report, masked; an error file that is missing or too large is empty in it."""
     text = (read_small(folder / "error.json", ERROR_BYTES_MAX) or b"").decode(errors="replace")
     lines = "".join(f"{line}\n" for line in lines_of_failure(folder / "stderr.log", LINES_MAX))
     texts = [_within_limit(mask(each)) for each in (text, lines)]

@@ -1,8 +1,7 @@
 """Summary and last status of a run, checked for contradictions when they are read from the folder of the run.
 
-A file may have the right keys and types, and still have been changed: a replica may belong to a role that the file does
-not list, or the goodput may differ from the times beside it. The texts for users take these relations for granted.
-They are therefore checked here, once. A file that contradicts itself is damaged, and commands read the journal instead.
+A changed file may have the right types and contradict itself, as by a role that it does not list. Texts for users rely
+on these relations, so they are checked here, once: if they fail, commands read the journal instead.
 """
 
 from __future__ import annotations

@@ -57,10 +57,9 @@ class RunEndpoint(msgspec.Struct, frozen=True):
 
 
 def saved_endpoint(run_dir: Path) -> RunEndpoint | None:
-    """Return the endpoint that `resume_point` has saved in the folder of a run; None for a run on one machine.
+    """Return the endpoint that `resume_point` has saved for a run; None for a run on one machine.
 
-    Raises:
-        FlowdistError: The file cannot be read. Whether other hosts have joined the run is then unknown.
+    FlowdistError if the file cannot be read: whether other hosts have joined the run is then unknown.
     """
     try:
         found = msgspec.json.decode((run_dir / LISTENS).read_bytes(), type=RunEndpoint)
@@ -104,13 +103,8 @@ def truncate_help(run_dir: Path, number: int) -> str:
 def resume_point(run_dir: Path, endpoint: RunEndpoint | None = None) -> ResumePoint:
     """Return the point at which a new or resumed run begins, and save its endpoint for the next resume.
 
-    Args:
-        run_dir: The folder of the run.
-        endpoint: Where the run accepts other hosts from now on; None: the run uses this machine alone.
-
-    Raises:
-        FlowdistError: if the job is over; if a line of the journal cannot be used or replayed (`BadLine`); or if the
-            run accepted other hosts before and does not now, or the reverse.
+    `endpoint` is where other hosts join; None: this machine alone. FlowdistError if the job is over, a line of the
+    journal cannot be used or replayed (`BadLine`), or other hosts were accepted before and are not now, or the reverse.
     """
     past = _read_journal(run_dir)
     end = end_in_summary(run_dir)
@@ -128,11 +122,7 @@ def resume_point(run_dir: Path, endpoint: RunEndpoint | None = None) -> ResumePo
 
 
 def _read_journal(run_dir: Path) -> ResumePoint:
-    """Read and replay the whole journal, as the controller will, before anything is started.
-
-    Raises:
-        FlowdistError: A line cannot be used or replayed (`BadLine`), or the job is over.
-    """
+    """Read and replay the whole journal before anything starts; FlowdistError if a line is bad or the job is over."""
     path = run_dir / JOURNAL
     try:
         data = path.read_bytes()
@@ -176,11 +166,9 @@ def last_epoch(run_dir: Path) -> int:
 
 
 def checked_header(lines: Sequence[Line], run_dir: Path) -> Header:
-    """Return the header of a run's journal, if its graph is that of the run.
+    """Return the header of a run's journal; BadLine if its graph is not that of the run (one file was changed).
 
-    Raises:
-        BadLine: It is another one: the journal is of another run, or one of the two files was changed.
-        msgspec.DecodeError: graph.json is not a role graph.
+    msgspec.DecodeError if graph.json is not a role graph.
     """
     header, path = lines[0], run_dir / JOURNAL
     assert isinstance(header, Header)
@@ -192,15 +180,9 @@ def checked_header(lines: Sequence[Line], run_dir: Path) -> Header:
 def truncate_journal(run_dir: Path, number: int) -> str:
     """Cut line `number` and all later ones off the journal of a run that is not running, and return what was done.
 
-    The whole journal is kept as a copy in the folder of the run. Attempts, generations and checkpoints of the lines
-    that are cut off are unknown to the run from then on; files that they have left stay.
-
-    Args:
-        run_dir: The folder of the run.
-        number: The number of the first line to cut off, from 2 on: without the header, nothing could be resumed.
-
-    Raises:
-        FlowdistError: The run is running or over, there is no such line, or an earlier one cannot be used (`BadLine`).
+    The header stays (`number` >= 2), and a copy of the whole journal. The run no longer knows attempts, generations and
+    checkpoints of the cut lines; their files stay. FlowdistError if the run is running or over, there is no such line,
+    or an earlier one cannot be used (`BadLine`).
     """
     lock = lock_run(run_dir)
     try:
@@ -236,12 +218,9 @@ def end_in_summary(run_dir: Path) -> End | None:
 
 
 def run_is_over(run_dir: Path, outcome: str, help: str = "") -> FlowdistError:
-    """Make an error which says that the run is over and which outcome its job had, and return it.
+    """Return an error which says that the run is over and with which outcome.
 
-    Args:
-        run_dir: The folder of the run.
-        outcome: How the job has ended.
-        help: What to do; empty: start a new run, and how that goes on from this run's checkpoints if it has any.
+    An empty `help` becomes: start a new run, and how that goes on from this run's checkpoints if it has any.
     """
     how = "was cancelled" if outcome == "cancelled" else f"has {outcome}"
     return FlowdistError(f"run {run_dir.name} is over: it {how}", help=help or _new_run_help(run_dir, outcome))
@@ -258,15 +237,9 @@ def _new_run_help(run_dir: Path, outcome: str) -> str:
 
 
 def kill_remaining_workers(run_dir: Path) -> int:
-    """Kill the workers that have outlived flowdist's own processes of the run, as after `pkill -9 flowdist`.
+    """Kill the workers that have outlived flowdist's own processes, as after `pkill -9 flowdist`; return how many.
 
-    Otherwise they would disturb the workers that the resumed run starts for the same work.
-
-    Returns:
-        The number of processes that were killed; 0 if there was none.
-
-    Raises:
-        FlowdistError: if one of them outlives SIGKILL.
+    Else they would disturb the resumed run's workers for the same work. FlowdistError if one outlives SIGKILL.
     """
     ended, left = kill_log_writers(run_dir)
     if left:

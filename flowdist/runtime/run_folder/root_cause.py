@@ -1,8 +1,7 @@
 """The root cause of a failed job: the traceback of the worker that failed first, if it has left one.
 
-A launcher around flowdist, such as a scheduler of TorchX or another torchrun, names a file by TORCHELASTIC_ERROR_FILE
-and reads from it why the job has failed. torchrun copies the error file of the worker that failed first there, with
-the worker's exit code; where that worker has left none, torchrun writes nothing.
+A launcher around flowdist (TorchX, another torchrun) reads it from the file that TORCHELASTIC_ERROR_FILE names.
+torchrun copies that worker's error file there, with its exit code; where it has left none, torchrun writes nothing.
 """
 
 from __future__ import annotations
@@ -55,14 +54,10 @@ class Ended(Protocol):
 
 
 def root_cause_text(job: Ended, run_dir: Path) -> str:
-    """Return the traceback, or else the last lines of stderr, of a worker whose failure has ended the job.
+    """Return the traceback, or else the last stderr lines, of the worker whose failure has ended the job; else empty.
 
-    It is the worker that failed first, of the first replica whose failure has ended the job and that has left
-    either. A worker that was killed may have written nothing about that: then the text does not call its last lines the
-    cause.
-
-    Returns:
-        The text for the terminal; empty if no such worker has left anything.
+    It is the worker that failed first, of the first such replica that has left either. One that was killed may have
+    written nothing about that: its last lines are then not called the cause.
     """
     for folder, exited in failed_workers(job, run_dir):
         error = read_error_file(folder)
@@ -91,9 +86,8 @@ def _place(folder: Path) -> str:
 def failed_workers(job: Ended, run_dir: Path) -> list[tuple[Path, ReplicaExited | None]]:
     """Return the folders of the workers that failed first, of the replicas whose failure has ended the job.
 
-    Of several workers with an error file, that of the earliest failed
-    first: another may end sooner. A worker without one is believed to have failed first if the report says so. Without
-    a report of the last attempt, the folders of all of its workers are returned.
+    Of error files the earliest counts, as another worker may end sooner. A worker without one failed first if the
+    report says so. Without a report of the last attempt, all of its workers are returned.
     """
     folders: list[tuple[Path, ReplicaExited | None]] = []
     for replica in (job.replicas[failed] for failed in job.ending_failed if failed in job.replicas):
@@ -121,16 +115,9 @@ def _by_error_file(attempt: Path) -> list[Path]:
 
 
 def write_outer_error_file(job: Ended, run_dir: Path, env: Mapping[str, str], mask: Callable[[str], str] = str) -> str:
-    """Write the error of the worker that ended the job to the file that TORCHELASTIC_ERROR_FILE names, if it is set.
+    """Write the error of the worker that ended the job to the file in TORCHELASTIC_ERROR_FILE, if that is set.
 
-    Args:
-        job: The job, which has failed.
-        run_dir: The folder of the run.
-        env: The environment variables.
-        mask: Returns a text with the values of secrets hidden.
-
-    Returns:
-        Why the file could not be written, for the user; empty if it was written or there is nothing to write.
+    Return why it could not be written; empty if it was, or there is nothing to write.
     """
     path = env.get(ERROR_FILE, "")
     failed = failed_workers(job, run_dir) if path else []

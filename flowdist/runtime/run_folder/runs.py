@@ -87,12 +87,7 @@ def state_of(run_dir: Path) -> End:
 
 
 def over_at(base: Path, endpoint: str) -> str:
-    """Return in words that the newest run that listened at an endpoint is over; empty if there is none, or it runs.
-
-    Args:
-        base: The folder of all runs of this machine.
-        endpoint: HOST:PORT, as the run was given it.
-    """
+    """Say that the newest run that listened at `endpoint` (HOST:PORT, as given) is over; empty if none is."""
     with contextlib.suppress(FlowdistError):  # a private folder, a damaged file: nothing is known of the run
         for run_dir in run_dirs(base):
             door = saved_endpoint(run_dir)
@@ -133,11 +128,7 @@ def _last_records(run_dir: Path) -> tuple[list[Record], str]:
 
 
 def describe(run_dir: Path, patience_s: float = PATIENCE_S) -> Status:
-    """Ask the controller of a run for the present status of the job, and return the status.
-
-    Raises:
-        FlowdistError: if the run is not running, or no controller answers within `patience_s` seconds.
-    """
+    """Return the job's status from its controller; FlowdistError if none answers within `patience_s` seconds."""
     answer = _ask(run_dir, encode(Describe()), patience_s)
     assert isinstance(answer, Described)
     return _with_members(run_dir, answer.status)
@@ -155,11 +146,7 @@ def _with_members(run_dir: Path, status: Status) -> Status:
 def operate(run_dir: Path, event: Operation, patience_s: float = PATIENCE_S) -> Answered:
     """Send an operator's event to the controller of a run, and return the controller's decisions.
 
-    An event that may have been lost is sent again. That is safe: it names the wanted state, so that a second one
-    changes nothing.
-
-    Raises:
-        FlowdistError: if the run is not running, or no controller answers within `patience_s` seconds.
+    A lost event is sent again, which is safe as it names the wanted state. FlowdistError as for `describe`.
     """
     answer = _ask(run_dir, encode(Operate(event, answer=True)), patience_s)
     assert isinstance(answer, Answered)
@@ -177,11 +164,7 @@ class ControllerLink:
         self._link: socket.socket | None = None
 
     def ask(self, question: bytes, patience_s: float = PATIENCE_S) -> Answered | Described | LogAnswer:
-        """Send a frame to the controller, again if the controller dies meanwhile, and return its answer.
-
-        Raises:
-            FlowdistError: as for `describe`.
-        """
+        """Send a frame, again if the controller dies, and return its answer. FlowdistError as for `describe`."""
         until = time.monotonic() + patience_s
         while True:
             try:
@@ -206,11 +189,7 @@ class ControllerLink:
         return read_answer(self._link)
 
     def _wait_for_answer(self, link: socket.socket) -> None:
-        """Wait until the answer begins, ANSWER_S at most, or STOPPED_S if the controller is stopped.
-
-        Raises:
-            FlowdistError: The controller is stopped, so that it may never answer.
-        """
+        """Wait until the answer begins, ANSWER_S at most. FlowdistError if the controller is stopped for STOPPED_S."""
         pid, _, _ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
         until, stopped = time.monotonic() + ANSWER_S, 0
         while not select.select([link], [], [], LOOK_S)[0] and time.monotonic() < until:
@@ -265,15 +244,10 @@ def status_at_end(run_dir: Path, header: Header, replay: Replay) -> Status:
 
 
 def write_end(run_dir: Path, summary: Mapping[str, Any], final: tuple[JobState, Timesheet] | None = None) -> str:
-    """Save the summary of a run that is over in its folder, and the final status of its job, which saves a replay.
+    """Save the summary of a run that is over, and the final status of its job, which saves a replay.
 
-    Args:
-        run_dir: The folder of the run.
-        summary: The summary, as JSON has it.
-        final: The last state of the job and its timesheet; None on a host that has only joined: no status is saved.
-
-    Returns:
-        Why they cannot be written, as a warning: the disk is full, or the user has moved the folder. Empty if they are.
+    On a host that has only joined `final` is None. Return why they cannot be written (full disk, moved folder), else
+    empty.
     """
     try:
         (run_dir / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
@@ -301,14 +275,7 @@ def written_status(run_dir: Path) -> Status | None:
 
 
 def known_mask(graph: RoleGraph, base: Mapping[str, str]) -> Mask:
-    """Return a mask that hides the values of the graph's secrets, as far as they can be read here.
-
-    The folder of a run does not have the values.
-
-    Args:
-        graph: The job.
-        base: The environment variables of this process.
-    """
+    """Return a mask for the values of the graph's secrets, as far as `base` has them: the folder of a run does not."""
     return Mask(value for *_, value, _ in read_secrets(graph, base) if value)
 
 

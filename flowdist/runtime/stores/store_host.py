@@ -1,8 +1,7 @@
-"""The store host, which serves the store of one generation: a fork of a process that has torch imported already.
+"""The store host, which serves one generation's store: a fork of a process with torch imported. Needs torch.
 
-That process is a prefix if it has torch imported, else a template process that the agent starts.
-The agent binds the listening socket and reports its port at once; clients queue in the socket's backlog until the store
-answers. A template starts no thread, so that each store is forked from a process without threads. Needs torch.
+That is a prefix, or else a template process that the agent starts, without threads. The agent binds the socket and
+reports its port at once; clients queue in its backlog until the store answers.
 """
 
 from __future__ import annotations
@@ -22,12 +21,8 @@ from flowdist.runtime.processes.reaper import die_with_parent
 class StoreTemplate:
     """Loop of the template process, which imports torch once and forks a store host for each request.
 
-    Requests and answers are lines of JSON. The request `{"key", "host", "port"}`, sent with a listening socket, starts
-    a store host, and `{"key"}` kills it. The answer `{"key", "status"}` reports that a store host has ended, with its
-    wait status.
-
-    Args:
-        channel: The socket to the agent.
+    In lines of JSON, `{"key", "host", "port"}` with a listening socket starts a host, `{"key"}` kills it, and the
+    answer `{"key", "status"}` reports its end.
     """
 
     def __init__(self, channel: socket.socket) -> None:
@@ -85,10 +80,9 @@ class StoreTemplate:
 
 
 def _serve(parent: int, host: str, port: int, listening: int) -> NoReturn:
-    """Serve the store in this process until the process is killed, at the latest when its parent ends.
+    """Serve the store on the bound descriptor `listening` until killed, at the latest when `parent` ends.
 
-    If the store cannot be served, the error goes to stderr and the process ends with exit code 1. The descriptor
-    `listening` is of the socket that is bound to the port; `parent` is the parent's process id from before the fork.
+    On an error, which goes to stderr, the exit code is 1. `parent` is the process id from before the fork.
     """
     from torch.distributed import TCPStore  # `run` has imported it: a host of stores starts without it
 
@@ -105,10 +99,7 @@ def _serve(parent: int, host: str, port: int, listening: int) -> NoReturn:
 
 
 def serve_from(path: str) -> NoReturn:
-    """Receive the listening socket from the agent, at the Unix socket `path`, and serve the store on it: see `_serve`.
-
-    This is the main function of a store host that was forked from a prefix.
-    """
+    """Main of a host forked from a prefix: receive the socket at the Unix socket `path`, and `_serve` it."""
     parent = os.getppid()
     with socket.socket(socket.AF_UNIX) as link:
         link.connect(path)

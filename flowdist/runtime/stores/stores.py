@@ -1,11 +1,8 @@
 """The agent's side of the stores: it binds a socket for each generation and starts a store host when one is needed.
 
-A store host is started by the first connection to the socket, or at once where the controller expects that workers will
-connect. A generation whose workers never use a store costs a socket and nothing else.
-
-Store hosts that are forked from a prefix with torch start within milliseconds and share its memory. For the spawner
-such a host is a worker like any other. The agent hands the listening socket of the store to it through a Unix socket
-that it opens for this one handover.
+That is at the first connection, or at once if expected: an unused store costs only a socket. A host forked from a
+prefix with torch starts fast, shares its memory, and is a worker to the spawner; a Unix socket hands it the listening
+one.
 """
 
 from __future__ import annotations
@@ -47,16 +44,9 @@ StoreKey = tuple[str, int]  # world and generation
 class Stores:
     """The stores of one node: their listening sockets, and the store hosts that serve them.
 
-    Args:
-        loop: The agent's event loop.
-        handle: Passes to the pure agent that a store is bound, or that its host has ended, by itself or because `kill`
-            was called.
-        endpoint: The node's address, at which stores listen, and the port that all of them have; 0: each store has a
-            port of its own.
-        send: Sends a request to the spawner.
-        ids: The ids of the spawner's workers, of which each store host that is forked from a prefix takes one.
-        run_dir: The folder of the run, which gets the logs of these.
-        socket_dir: The folder for the sockets of the handovers.
+    `handle` tells the pure agent of a bound store or a host's end, also by `kill`; `send` is to the spawner. The port
+    of `endpoint` is that of all stores; 0: each has its own. `ids` are those of the spawner's workers; a forked host
+    takes one. `socket_dir` is for the handovers.
     """
 
     def __init__(
@@ -85,18 +75,11 @@ class Stores:
         self.has_torch = importlib.util.find_spec("torch") is not None
 
     def bind(self, key: StoreKey, eager: bool) -> None:
-        """Bind the listening socket of a generation's store, and pass its port to the pure agent (StoreBound).
+        """Bind the listening socket of a generation's store, and tell the pure agent its port (StoreBound).
 
-        If all stores have one port, the last generation's store, which has been killed, may not have ended yet. The
-        new one waits for that, because until then the old one could get its connections. If the port stays taken for
-        REBIND_S or cannot be bound, the pure agent gets StoreExited.
-
-        Without torch flowdist does not serve the store: it closes the socket and leaves the port to the worker of
-        rank 0.
-
-        Args:
-            key: The world and the generation.
-            eager: Whether to start the store host now instead of at the first connection.
+        If all stores have one port, wait for the end of the last store, which could get the new one's connections.
+        After REBIND_S, or if it cannot be bound, the pure agent gets StoreExited. Without torch the port is left to the
+        worker of rank 0. `eager` starts the host now, not at the first connection.
         """
         self._try_to_bind(key, eager, self._loop.time() + REBIND_S)
 
@@ -123,10 +106,7 @@ class Stores:
         self._handle(io.StoreBound(*key, port))
 
     def kill(self, key: StoreKey) -> None:
-        """End a store: kill its host, whose end is reported, or close its socket if it has no host yet.
-
-        Clients lose their connections. A store that is unknown, or has ended, is no error.
-        """
+        """End a store: kill its host, whose end is reported, or close its socket. One that has ended is no error."""
         if (waiting := self._binding.pop(key, None)) is not None:
             waiting.cancel()
         listening = self._listening.pop(key, None)
@@ -150,10 +130,9 @@ class Stores:
         return self.awaited is not None or self._prefix is not None or self._template is not None
 
     def handle_answer(self, answer: WorkerAnswer) -> bool:
-        """Handle an answer of the spawner if it is about a store host; return False if it is about a worker.
+        """Handle a spawner's answer about a store host; return False if it is about a worker.
 
-        The end of a store host is reported to the pure agent. So is a refused start, after which later store hosts are
-        forked from the template process.
+        A host's end is reported to the pure agent, and a refused start, after which the template process forks hosts.
         """
         key = next((key for key, id in self._forks.items() if id == answer.id), None)
         if key is not None and isinstance(answer, SpawnRefused | Ended):
@@ -166,11 +145,7 @@ class Stores:
         return key is not None
 
     def end_waiting(self, has_torch: bool) -> None:
-        """Start the store hosts that have waited for the prefix in `awaited`.
-
-        Args:
-            has_torch: Whether its script has imported torch. If not, a store host starts at the first connection.
-        """
+        """Start the hosts that waited for the prefix `awaited`; without `has_torch`, at the first connection."""
         self.fork_from(self.awaited if has_torch else None)
         self.awaited = None
         deferred, self._deferred = self._deferred, {}
@@ -195,11 +170,9 @@ class Stores:
         listening.close()
 
     def _fork_host(self, key: StoreKey, listening: socket.socket) -> bool:
-        """Have the prefix fork a store host. This process closes its copy of the socket once the host has received it.
+        """Have the prefix fork a store host; False, with nothing started, without a prefix with torch or a socket.
 
-        Returns:
-            True; or False, with nothing started, if no prefix is known to have torch, or if the handover socket
-            cannot be made. That the start failed later shows in the spawner's answer.
+        This process closes its copy of the socket once the host has received it. A later failure shows in the answer.
         """
         id = next(self._ids)
         path = f"{self._socket_dir}/s{os.getpid()}-{id}.sock"
@@ -247,12 +220,9 @@ class Stores:
 
 
 class TemplateProcess:
-    """The agent's side of a `store_host.StoreTemplate`: the template process, which it starts, and the socket to it.
+    """The agent's side of a `store_host.StoreTemplate`: the template process, which it starts, and its socket.
 
-    Args:
-        loop: The agent's event loop.
-        ended: Called with the key of a store and the wait status of its host, in words, when the host has ended.
-        died: Called when the template process itself has ended.
+    `ended` gets the key of a store and its host's wait status in words; `died` is called if the template itself ends.
     """
 
     def __init__(
@@ -272,10 +242,7 @@ class TemplateProcess:
         loop.add_reader(ours, self._read)
 
     def start(self, key: StoreKey, listening: socket.socket) -> None:
-        """Have the template process fork a store host. The host gets a copy of the listening socket.
-
-        If the template process has ended, `died` will be called.
-        """
+        """Have the template fork a host with a copy of the socket; `died` follows if the template has ended."""
         host, port = listening.getsockname()[:2]
         line = json.dumps({"key": f"{key[0]} {key[1]}", "port": port, "host": host}) + "\n"
         with contextlib.suppress(OSError):

@@ -1,9 +1,7 @@
-"""The environment variables and the command of a worker.
+"""The environment variables and the command of a worker, with macros (`${rank}`) replaced.
 
-Torchrun's variables have torchrun's meaning, as its documentation defines it
-(https://pytorch.org/docs/stable/elastic/run.html); where that is silent, the behaviour of torch 2.13 counts: see
-docs/reference/environment.md. flowdist adds its own variables (`FLOWDIST_...`), and replaces the macros (`${rank}`) of
-the command.
+Torchrun's mean what https://pytorch.org/docs/stable/elastic/run.html says, else what torch 2.13 does: see
+docs/reference/environment.md. flowdist adds `FLOWDIST_...`.
 """
 
 from __future__ import annotations
@@ -58,12 +56,7 @@ class RunPaths(NamedTuple):
         return Path(self.run_dir, replica.role, str(replica.index), f"attempt_{attempt}")
 
     def latest(self, start: StartReplica, role: RoleSpec) -> Path:
-        """Return the path of the file that names the latest checkpoint: of the role for a gang, else of the replica.
-
-        Args:
-            start: The order that starts an attempt of the replica.
-            role: The role of the replica.
-        """
+        """Return the file that names the latest checkpoint: of the role for a gang, else of the replica."""
         folder = Path(self.checkpoint_dir, role.name)
         return folder / "latest.json" if role.gang else folder / str(start.replica.index) / "latest.json"
 
@@ -80,21 +73,10 @@ def worker_env(
 ) -> dict[str, str]:
     """Return the whole environment of one worker that is to be started or resumed.
 
-    Inherited variables come first, then those of torchrun and flowdist and the GPUs, then the role's `env=` with its
-    macros replaced, then the role's secrets; of two variables with one name the later is taken.
-
-    Args:
-        start: The order that starts the attempt.
-        role: The role of its replica.
-        local_rank: The worker's number in the replica, from 0.
-        base: The variables that the worker inherits from the agent; those of the role and the attempt replace them.
-        paths: Paths of the run.
-        ports: The replica's own ports, by name.
-        devices: The real GPUs of the replica, as CUDA_VISIBLE_DEVICES names them.
-        has_store: Whether flowdist serves the generation's store. If not, the worker of rank 0 has to serve it.
-
-    Raises:
-        SecretMissing: if the source of a secret has no value.
+    Inherited variables (`base`) come first, then those of torchrun and flowdist and the GPUs, then the role's `env=`
+    with its macros replaced, then its secrets; the later of one name is taken. `devices` are named as in
+    CUDA_VISIBLE_DEVICES. Without `has_store` the worker of rank 0 serves the store. SecretMissing if a secret's source
+    has no value.
     """
     env = {**base, **_defaults(base, role)}
     env.update(_torchrun_variables(start, role, local_rank, paths, has_store))
@@ -179,13 +161,8 @@ def _virtual_local_rank(env: Mapping[str, str], local_rank: int) -> dict[str, st
 def read_secret(secret: SecretRef, base: Mapping[str, str]) -> str:
     """Return the value of a secret from its variable, or from its file without the newlines at the end.
 
-    Args:
-        secret: The name of the secret, and its source.
-        base: The variables among which that of the secret is looked up.
-
-    Raises:
-        SecretMissing: if the variable is unset or empty, or the file cannot be read, is empty, has a NUL or is larger
-            than VARIABLE_BYTES_MAX. The message names the source.
+    SecretMissing, with the source, if that is unset, empty or unreadable, has a NUL, or is larger than
+    VARIABLE_BYTES_MAX.
     """
     if secret.env:
         if value := base.get(secret.env):
@@ -219,10 +196,7 @@ def _defaults(base: Mapping[str, str], role: RoleSpec) -> dict[str, str]:
 def macro_values(
     start: StartReplica, role: RoleSpec, local_rank: int, paths: RunPaths, ports: Mapping[str, int]
 ) -> dict[str, str]:
-    """Return the values of all macros for one worker; the key of the macro `${rank}` is `rank`.
-
-    Addresses of other roles are among them only as far as the start order has them.
-    """
+    """Return the values of all macros for one worker, by name (`rank`); addresses as far as the order has them."""
     values = {
         "role": role.name,
         "replica": str(start.replica),
@@ -243,18 +217,14 @@ def macro_values(
 
 
 def expand(text: str, values: Mapping[str, str]) -> str:
-    """Return the text with each macro `${NAME}` replaced by its value, or by nothing if `values` lacks the name.
-
-    The compiler has refused unknown names, so that only an address that is not known yet can be missing.
-    """
+    """Return the text with each `${NAME}` replaced; an address that is not known yet, the only gap, by nothing."""
     return _MACRO.sub(lambda match: values.get(match[1], ""), text)
 
 
 def expand_command(command: Sequence[str], values: Mapping[str, str], base: Mapping[str, str]) -> tuple[str, ...]:
     """Return the command with its macros replaced.
 
-    A first word of exactly `python` or `python3` becomes the path of an interpreter: PYTHON_EXEC of `base` if that is
-    set, else the interpreter that runs flowdist.
+    A first word `python` or `python3` becomes PYTHON_EXEC of `base`, else the interpreter that runs flowdist.
     """
     argv = [expand(word, values) for word in command]
     if argv[0] in ("python", "python3"):
@@ -265,14 +235,7 @@ def expand_command(command: Sequence[str], values: Mapping[str, str], base: Mapp
 def prefix_spec(
     role: RoleSpec, argv: tuple[str, ...], base: Mapping[str, str], env: Mapping[str, str]
 ) -> PrefixSpec | None:
-    """Return the spec of the prefix that a worker may be forked from; None if it has to be started by exec.
-
-    Args:
-        role: The role of the worker.
-        argv: The worker's command, with its macros replaced.
-        base: The variables that the worker inherits.
-        env: The worker's whole environment.
-    """
+    """Return the spec of the prefix that a worker may be forked from; None if it has to be started by exec."""
     if cold_because(role, base.get("PYTHON_EXEC", sys.executable), sys.executable):
         return None
     command = python_command(argv)

@@ -18,11 +18,7 @@ FIRST, SHARES = 15_000, 270  # first port, number of shares; each share has PORT
 class Ports:
     """The ports of one node's share, and the replicas that they were given to.
 
-    Args:
-        seed: A text that differs from run to run, such as the run's id, so that runs on one machine rarely use the
-            same share.
-        number: The node's number in the run, from 0.
-        address: The address at which the node's replicas listen.
+    `seed` differs from run to run (the run's id), so that runs on one machine rarely use the same share.
     """
 
     def __init__(self, seed: str, number: int, address: str = "127.0.0.1") -> None:
@@ -34,10 +30,7 @@ class Ports:
     def of(self, replica: str, names: tuple[str, ...]) -> dict[str, int]:
         """Return the port of each name for a replica: that of an earlier call, else one that is free now.
 
-        No socket is kept open: the replica has to bind the port itself.
-
-        Raises:
-            OSError: if no port of the node's share is free.
+        The replica has to bind it itself: no socket is kept. OSError if no port of the share is free.
         """
         for name in names:
             if (replica, name) not in self._taken:

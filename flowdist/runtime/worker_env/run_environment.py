@@ -26,16 +26,7 @@ ENVIRONMENT = "environment.json"
 
 
 def write_environment(run_dir: Path, graph: RoleGraph, mask: Callable[[str], str], flowdist: str) -> None:
-    """Add an entry for this start of the run to `environment.json` in its folder.
-
-    A file that is missing or damaged is replaced by one with this entry alone.
-
-    Args:
-        run_dir: The folder of the run.
-        graph: The job, for the names and sources of its secrets.
-        mask: Returns a text with the values of secrets hidden.
-        flowdist: The version of flowdist.
-    """
+    """Add an entry for this start of the run to `environment.json`; a missing or damaged file is replaced."""
     path = run_dir / ENVIRONMENT
     saved = read_saved(path, Environment)
     starts = [] if saved is None else saved["starts"]

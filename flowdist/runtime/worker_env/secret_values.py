@@ -19,15 +19,7 @@ LINE_MIN = 4  # characters: a shorter line of a long value, such as a lone brace
 
 
 def check_secrets(graph: RoleGraph, base: Mapping[str, str]) -> list[str]:
-    """Return the values of the secrets of all roles, and refuse the job if one of them has no value.
-
-    Args:
-        graph: The job.
-        base: The environment that workers inherit.
-
-    Raises:
-        FlowdistError: if any secret has no value; the message names each of them with its role, variable and source.
-    """
+    """Return the secrets' values from `base`; FlowdistError names all that are missing, with role and source."""
     found = list(read_secrets(graph, base))
     if missing := [f"role {role!r}: the secret {name} has no value: {why}" for role, name, _, why in found if why]:
         help = "set the source where flowdist runs; the value is never written to a file"

@@ -20,19 +20,10 @@ STEP_BYTES = 8
 
 
 def announce_stop(folder: Path, procs: int) -> int | None:
-    """Write the notice of a stop, and return how far the workers of the attempt are.
+    """Write the notice of a stop, and return the highest step that a worker has passed to `should_stop()`.
 
-    From now on each worker waits in its next `should_stop()` until `set_stop_step` sets the step.
-
-    Args:
-        folder: The folder of the attempt.
-        procs: The number of workers of the attempt.
-
-    Returns:
-        The highest step that a worker has passed to `should_stop()`; None if any worker has never called it.
-
-    Raises:
-        OSError: The notice cannot be written.
+    None if any of the `procs` workers has never called it. Each waits in its next call until `set_stop_step`. OSError
+    if the notice cannot be written.
     """
     write_json(folder / NOTICE, {"ask": True})
     steps = [_asked_step(folder / str(local_rank) / ASKED) for local_rank in range(procs)]
@@ -41,14 +32,9 @@ def announce_stop(folder: Path, procs: int) -> int | None:
 
 
 def set_stop_step(folder: Path, step: int | None) -> None:
-    """Write the step at which `should_stop()` turns true into the notice, which ends the wait of the workers.
+    """Write the agreed step into the notice, which ends the wait of the workers in `should_stop()`.
 
-    Args:
-        folder: The folder of the attempt.
-        step: The agreed step; None: `should_stop()` turns true at once in each worker, whatever its step is.
-
-    Raises:
-        OSError: The notice cannot be written.
+    None: it turns true at once in each worker, whatever its step is. OSError if the notice cannot be written.
     """
     write_json(folder / NOTICE, {"stop_at": step})
 

@@ -64,16 +64,7 @@ class WorkerError(NamedTuple):
 
 
 def read_error_file(folder: Path) -> WorkerError | None:
-    """Return the content of the error file that torch's @record writes.
-
-    The file is the worker's own and may have any content. None of it raises an exception here.
-
-    Args:
-        folder: The log folder of the worker.
-
-    Returns:
-        The error; None if the file is missing, is no regular file, is larger than ERROR_BYTES_MAX, or has no message.
-    """
+    """Return the error in the file of torch's @record, which may have any content; None if there is no usable one."""
     data = read_small(folder / "error.json", ERROR_BYTES_MAX)
     if data is None:
         return None
@@ -97,25 +88,17 @@ def raised_ns(folder: Path) -> int | None:
 
 
 def last_lines(file: Path, count: int, tail_bytes: int = TAIL_BYTES) -> list[str]:
-    """Return the last `count` lines of a log that are not blank, the oldest first.
-
-    There are fewer if its last `tail_bytes` bytes have fewer. A file that cannot be read has no lines.
-    """
+    """Return the last `count` non-blank lines in the last `tail_bytes` of a log, oldest first; none if unreadable."""
     lines = (read_from(file, -tail_bytes, tail_bytes) or b"").decode(errors="replace").splitlines()
     return [line for line in lines if line.strip()][-count:]
 
 
 def lines_of_failure(file: Path, count: int) -> list[str]:
-    """Return the lines of a log that tell most about a failure: its last traceback, or else its end.
+    """Return the `count` (3 or more) lines of a log that tell most about a failure: its last traceback, else its end.
 
-    A traceback that is too long, with those of the exceptions that led to it, is shown without the frames of libraries:
-    flowdist's own, those of installed packages and of the standard library. If it is still too long, lines in its
-    middle are left out. Colours and other control sequences are removed: with FORCE_COLOR, Python 3.13 colours the
-    frames of a traceback.
-
-    Args:
-        file: The log, of which the last TAIL_BYTES are read.
-        count: How many lines are returned at most, at least 3. Where some are left out, a line says how many.
+    The last TAIL_BYTES are read. A traceback that is too long, with those that led to it, goes without frames of
+    flowdist, installed packages and the standard library, then without lines in its middle; a line says how many.
+    Control sequences are removed: with FORCE_COLOR, Python 3.13 colours frames.
     """
     lines = [without_sequences(line) for line in last_lines(file, TAIL_BYTES)]  # all of them: each has a byte
     begins = max((n for n, line in enumerate(lines) if TRACEBACK.search(line)), default=len(lines))
@@ -132,10 +115,7 @@ def lines_of_failure(file: Path, count: int) -> list[str]:
 
 
 def _without_libraries(lines: list[str]) -> list[str]:
-    """Return the lines of tracebacks without the frames of libraries; a line says how many are left out in a row.
-
-    The last frame of each traceback stays: the error was raised there.
-    """
+    """Return tracebacks without frames of libraries but the last, which raised; a line counts those left out."""
     kept: list[str] = []
     for is_of_library, pairs in groupby(zip(lines, _are_of_libraries(lines), strict=True), key=itemgetter(1)):
         texts = [line for line, _ in pairs]
@@ -168,15 +148,9 @@ def _is_indented(line: str) -> bool:
 def error_line(folder: Path, mask: Callable[[str], str] = str, signal: str | None = None) -> str:
     """Return the error of a worker in one line, such as `ValueError: bad shape`; empty if it has left none.
 
-    The line is the first of the message in its error file, cut at ERROR_LINE_MAX characters; without that file, the
-    last line of its stderr, cut at 200. The text is masked before it is cut, because a part of a secret would not be
-    recognised. Colours and other control sequences are removed, as the line becomes a part of messages.
-
-    Args:
-        folder: The log folder of the worker.
-        mask: Returns a text with the values of secrets hidden.
-        signal: The signal that has ended the worker, without SIG. The last line of stderr need have nothing to do with
-            it: instead of it counts what a library has printed about the signal, if the worker was at fault itself.
+    It is the first of the message in its error file, cut at ERROR_LINE_MAX, else the last of stderr, cut at 200. It is
+    masked before the cut: a part of a secret would not be recognised. With a `signal` (without SIG) the last line of
+    stderr need not be the cause: what a library has printed about the signal counts, if the worker was at fault.
     """
     error = read_error_file(folder)
     if error is not None:
@@ -200,15 +174,10 @@ def _plain(line: str) -> str:
 
 
 def collective_timeout(folder: Path, mask: Callable[[str], str] = str, *, aborted: bool = False) -> str:
-    """Return what the worker's process group wrote when it gave up a collective, in one line; empty if it did not.
+    """Return in one line what the process group wrote when it gave up a collective; empty if it did not.
 
-    Only the error that the worker ended with counts: the message of its error file, or the last line of its stderr. A
-    worker that NCCL aborted has no error file, and its stderr has stack traces after that line.
-
-    Args:
-        folder: The log folder of the worker.
-        mask: Returns a text with the values of secrets hidden. The text is masked before it is cut.
-        aborted: SIGABRT has ended the worker.
+    Only the error that the worker ended with counts: its error file, or the last line of stderr. A worker that NCCL
+    aborted (SIGABRT) has no error file, and stack traces after that line. The text is masked before it is cut.
     """
     error = read_error_file(folder)
     if error is not None:
@@ -228,10 +197,7 @@ def is_out_of_memory(line: str) -> bool:
 
 
 def oom_kills() -> int:
-    """Return how many processes the kernel has killed for lack of memory so far; 0 if the kernel does not say.
-
-    The count is that of this control group or, where the control group has none, of the whole machine.
-    """
+    """Return the kernel's count of kills for memory, of this control group, else of the machine; 0 if unknown."""
     for file in ("/sys/fs/cgroup/memory.events", "/proc/vmstat"):
         with contextlib.suppress(OSError, ValueError, IndexError):
             for line in Path(file).read_text().splitlines():
