@@ -67,6 +67,14 @@ def test_a_record_without_a_clock_that_can_be_read_shows_none(text: str) -> None
     assert page_data(timeline)["clock"] == [] and ">run a-run</p>" in timeline_page(timeline)
 
 
+def test_the_goodput_of_a_curve_is_rounded_once() -> None:
+    header, *lines = simulated("gang.py", "node2@3m/2m").lines
+    assert isinstance(header, Header)
+    timeline = timeline_of(header, lines)
+    timeline.curves.goodput = [(0, 0.0), (1, 0.97148)]
+    assert page_data(timeline)["curves"]["goodput"][-1][1] == 97.1, "the report says 97.1 %"
+
+
 def test_the_figures_of_the_page_are_those_of_the_report() -> None:
     header, *lines = simulated("gang.py", "node2@3m/2m").lines
     assert isinstance(header, Header)
@@ -76,7 +84,7 @@ def test_the_figures_of_the_page_are_those_of_the_report() -> None:
     report, data = time_of_run(header.graph, replay.sheet), page_data(timeline)
     assert data["goodput"] == goodput_line(report) and data["goodput"].startswith("goodput ")
     assert data["lost"] == [["trainer", round(report["lost_work_s"]["trainer"] * 1e6)]]
-    assert data["curves"]["goodput"][-1][1] == pytest.approx(100 * report["goodput"], abs=0.01)
+    assert data["curves"]["goodput"][-1][1] == round(100 * report["goodput"], 1)
     assert [name for name, _ in data["curves"]["steps"]] == ["trainer"]
 
 
