@@ -153,7 +153,7 @@ class Accounts:
                 for member in job.worlds[world].pool:  # a lost replica may be no member any more
                     bucket, since = self._at[member]
                     if bucket == "stalled" and incident.kind == "hang" and str(member) == incident.root:
-                        self._at[member] = ("detection", since)
+                        self._at[member] = ("detection", since)  # only now it is known that it could not go on
                     if bucket in ("detection", "start-up", "productive", "stalled"):
                         self.move(member, "re-formation", now)
         self._incidents = len(job.incidents)

@@ -31,13 +31,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from flowdist.control.job.parts import Replica, World
-from flowdist.control.job.state import OVER_PHASES, JobState
+from flowdist.control.job.state import JobState
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import AnswerCheckpoint, FinishJob, StartReplica, StopAtStep, StopReplica
 from flowdist.control.protocol.ids import Activity, NodeName, ReplicaId, WorldName
-from flowdist.faults.grammar import FaultError, parse_fault
 from flowdist.record.accounts import BUCKETS, Accounts, Bucket, Spent
 from flowdist.record.journal import AccountLine, FaultLine, Line, Record, UnsavedLine
+from flowdist.record.outages import Outages
 from flowdist.record.work_segments import ClosedSegment, Unkept, WorkSegment
 
 KEPT: tuple[Bucket, ...] = ("productive", "checkpoint", "restore")  # what the work that was kept consists of
@@ -83,8 +83,6 @@ class Timesheet:
         self._node: dict[ReplicaId, NodeName] = {}
         self._suspended: dict[ReplicaId, None] = {}
         self._hit: dict[str, int] = {}  # when the last fault was injected, by its target
-        self._stopped: list[tuple[ReplicaId, int, int | None]] = []  # services hit since the last event: `_stopped_by`
-        self._paused: dict[ReplicaId, int] = {}  # services that a fault has paused, and when that is over
         self._outages = Outages(job)
         self._incarnations: dict[NodeName, int] = {}
         self._silent: dict[NodeName, list[tuple[WorldName, ClosedSegment, int]]] = {}  # its worlds, and when it fenced
@@ -97,7 +95,7 @@ class Timesheet:
         if isinstance(line, FaultLine):
             self._hit[line.hit] = line.t_ns
             self._hold_hit(line)
-            self._stopped += self._stopped_by(line)
+            self._outages.note_fault(line, self._replicas_hit(line))
         elif isinstance(line, UnsavedLine):
             members = self._job.worlds[line.world].members
             self._leaving = {each: step for each, step in self._leaving.items() if each not in members}
@@ -287,6 +285,7 @@ class Timesheet:
         before = self._node.get(start.replica)
         work.has_memory |= start.replica in self._suspended and before == start.node
         self._suspended.pop(start.replica, None)
+        self._outages.forget_fault(start.replica)
         if before is not None:
             self._on[before].pop(start.replica, None)
         self._node[start.replica] = start.node
@@ -491,32 +490,10 @@ class Timesheet:
             if segment.marks:
                 segment.hold(line.t_ns)
 
-    def _stopped_by(self, line: FaultLine) -> list[tuple[ReplicaId, int, int | None]]:
-        """Return the services that a fault stops, since when, and until when; None: until they are killed."""
-        try:
-            fault = parse_fault(line.spec)
-        except FaultError:
-            return []  # of another version
-        if fault.kind not in ("pause", "hang"):
-            return []
-        until = None if fault.kind == "hang" or fault.duration_ns is None else line.t_ns + fault.duration_ns
-        hit = [each for each in self._replicas_hit(line) if self._job.role_of(each).spec.kind == "service"]
-        return [(replica, line.t_ns, until) for replica in hit]
-
     def _stop_services(self, now: int) -> None:
-        """Count as stalled what faults have stopped by now, and as productive again what was paused until now."""
-        stopped, self._stopped = self._stopped, []
-        for replica, at, until in stopped:
-            self._wake(at)
-            self._accounts.stand_still(replica, at)
-            if until is not None:
-                self._paused[replica] = until
-        self._wake(now)
-
-    def _wake(self, now: int) -> None:
-        for replica, until in [each for each in self._paused.items() if each[1] <= now]:
-            del self._paused[replica]
-            self._accounts.serve_again(replica, until)
+        """Count services as stalled, and as productive again, since faults stopped them and let them go on."""
+        for at, replica, stands_still in self._outages.turns(now):
+            (self._accounts.stand_still if stands_still else self._accounts.serve_again)(replica, at)
 
     def _replicas_hit(self, line: FaultLine) -> list[ReplicaId]:
         name = line.hit.partition(".")[0]
@@ -627,43 +604,3 @@ class Timesheet:
             if work.segment is not None:
                 self._halt(name, now)
         self._accounts.close(now)
-
-
-class Outages:
-    """Replicas of services that do not serve now, of one job. The caller says when that begins and ends."""
-
-    def __init__(self, job: JobState) -> None:
-        self._job = job
-        self._away: dict[ReplicaId, None] = {}
-        self._users: dict[str, tuple[WorldName, ...]] = {}
-        for name in job.roles:
-            users = [spec.name for spec, _ in job.graph.dependents(name) if spec.kind == "task"]
-            self._users[name] = tuple(dict.fromkeys(world for user in users for world in job.roles[user].worlds))
-
-    def begin(self, server: ReplicaId) -> tuple[WorldName, ...]:
-        """Note that a replica of a service does not serve any more, and return the worlds that depend on it."""
-        self._away[server] = None
-        return self._users[server.role]
-
-    def end(self, server: ReplicaId) -> list[WorldName]:
-        """Note that a replica serves; if it was away, return the worlds that waited for it, and for nothing else."""
-        if self._away.pop(server, server) is not None:
-            return []
-        return [world for world in self._users[server.role] if not self.is_any_of(world)]
-
-    def is_any_of(self, world: WorldName) -> bool:
-        """Return whether a replica that the world depends on is away, and is wanted."""
-        return any(
-            world in self._users[server.role]
-            and server.index < self._job.roles[server.role].target
-            and self._job.replicas[server].phase not in OVER_PHASES
-            for server in self._away
-        )
-
-    def worlds_hit(self, replicas: Iterable[ReplicaId]) -> list[WorldName]:
-        """Return the worlds that a fault may keep from work, each once: of these replicas, or dependent on them."""
-        found: dict[WorldName, None] = {}
-        for replica in replicas:
-            is_service = self._job.roles[replica.role].spec.kind == "service"
-            found |= dict.fromkeys(self._users[replica.role] if is_service else (self._job.replicas[replica].world,))
-        return list(found)

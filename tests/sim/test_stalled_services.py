@@ -59,6 +59,7 @@ STILL: dict[str, tuple[tuple[str, ...], dict[str, str], dict[Bucket, int]]] = {
     "paused and killed": (("ps/0@30s:pause/20s", "ps/0@40s"), {}, {"stalled": 10}),
     "its node is paused": (("node0@30s:pause/2s",), {}, {"stalled": 2}),
     "paused twice": (("ps/0@30s:pause/2s", "ps/0@40s:pause/3s"), {}, {"stalled": 5}),
+    "killed, and paused again": (("ps/0@30s:pause/60s", "ps/0@35s", "ps/0@50s:pause/45s"), {}, {"stalled": 50}),
     "hangs, and is found": (("ps/0@30s:hang",), {"hang_after": "10s"}, {"stalled": 0}),
 }
 

@@ -35,6 +35,7 @@ from flowdist.control.fleet.values import (
     Submit,
     Tell,
 )
+from flowdist.errors import first_of
 from flowdist.graph import MINUTE, SECOND
 
 REPLACE_NS = 2 * SECOND  # a node that is lost for longer is replaced; an agent that died is back by then
@@ -127,9 +128,8 @@ class Fleet:
                 member.told = (*member.told, member.waits)
                 names.setdefault(member.waits, []).append(member.name)
         for why, waiting in names.items():
-            more = f" and {len(waiting) - NAMES_MAX} more" if len(waiting) > NAMES_MAX else ""
             verb = "wait" if len(waiting) > 1 else "waits"
-            yield Tell(f"{', '.join(waiting[:NAMES_MAX])}{more} {verb} for a machine: {why}")
+            yield Tell(f"{first_of(waiting, NAMES_MAX)} {verb} for a machine: {why}")
 
     def _ended(self, member: Member, seen: Seen, now: int) -> Iterator[Order]:
         """Note that a member is over although nothing had ended it here."""

@@ -215,7 +215,7 @@ def _versions(versions: Sequence[VersionStatus]) -> Iterable[Line]:
         for version, names in sorted(groups.items(), reverse=True):
             has = f"version {version}" if version >= 0 else "no version"
             is_late = any(name in each.waiting for name in names)
-            text = f"    {has}: {_listed(names)}" + (", not ready" if is_late and len(names) == 1 else "")
+            text = f"    {has}: {first_of(names, NAMES_MAX)}" + (", not ready" if is_late and len(names) == 1 else "")
             yield [Span(text, "yellow" if is_late else "")]
 
 
@@ -231,7 +231,7 @@ def _unusual_replicas(status: Status) -> Iterable[Line]:
             name = f"{replica.name} ({', '.join(details)})" if details else replica.name
             groups.setdefault((role.name, what), []).append(name)
     for (_, what), names in sorted(groups.items(), key=lambda group: not group[0][1].startswith("stalled")):
-        yield [Span(f"  {what}: {_listed(names)}", "red" if what.startswith("stalled") else "yellow")]
+        yield [Span(f"  {what}: {first_of(names, NAMES_MAX)}", "red" if what.startswith("stalled") else "yellow")]
 
 
 def _what_is_unusual(role: RoleStatus, replica: ReplicaStatus) -> str:
@@ -279,21 +279,21 @@ def _members(members: Sequence[MemberStatus]) -> Iterable[Line]:
             name = f"{member.name} ({member.reference})" if member.reference else member.name
             groups.setdefault((member.phase, member.because), []).append(name)
     for (phase, because), names in groups.items():
-        yield [Span(f"  {phase} {_listed(names)}: {because}", "yellow")]
+        yield [Span(f"  {phase} {first_of(names, NAMES_MAX)}: {because}", "yellow")]
 
 
 def _unusual_nodes(nodes: Sequence[NodeStatus]) -> Iterable[Line]:
     """Yield lines about overdue heartbeats, nodes that are not up, grouped by phase and reason, and bad GPUs."""
     overdue = [f"{node.name} for {node.heard_s_ago:.0f}s" for node in nodes if _is_overdue(node)]
     if overdue:
-        yield [Span(f"  ! no heartbeat: {_listed(overdue)}", "yellow")]
+        yield [Span(f"  ! no heartbeat: {first_of(overdue, NAMES_MAX)}", "yellow")]
     groups: dict[tuple[NodePhase, str], list[str]] = {}
     for node in nodes:
         if node.phase != "up":
             groups.setdefault((node.phase, node.because), []).append(node.name)
     for (phase, because), names in groups.items():
-        reason = f": {because}" if because else ""
-        yield [Span(f"  {MARKS[phase]} {phase} {_listed(names)}{reason}", "red" if phase == "lost" else "yellow")]
+        text = f"  {MARKS[phase]} {phase} {first_of(names, NAMES_MAX)}" + (f": {because}" if because else "")
+        yield [Span(text, "red" if phase == "lost" else "yellow")]
     for node in nodes:
         if node.bad_gpus:
             yield [Span(f"  x {node.name} without {', '.join(node.bad_gpus)}", "red")]
@@ -302,10 +302,6 @@ def _unusual_nodes(nodes: Sequence[NodeStatus]) -> Iterable[Line]:
 def _is_overdue(node: NodeStatus) -> bool:
     """Return whether heartbeats of the node are overdue, although its lease has not run out yet."""
     return node.phase not in ("lost", "expected") and node.heard_s_ago is not None and node.heard_s_ago > OVERDUE_S
-
-
-def _listed(names: list[str]) -> str:
-    return first_of(names, NAMES_MAX)
 
 
 def _at_most(lines: list[Line], most: int) -> list[Line]:

@@ -235,9 +235,10 @@ class Watch:
             self._wrap_method(module.Random, "seed", self._on_seed_of_one)
         if is_from_user and caller.is_installed(getattr(module, "__file__", None) or "<frozen "):
             self.generators.after_import()
-        if is_from_user and (count := _count_threads()) != self._threads:
-            self.starters += [name] * (count > self._threads)
-            self._threads = count
+        if is_from_user:
+            before, self._threads = self._threads, _count_threads()
+            if self._threads > before:
+                self.starters.append(name)
 
     def watch_imported(self) -> None:
         """Watch the modules that were imported before the hooks were set, or while they were off, as late imports are.
@@ -460,7 +461,7 @@ def _is_any_rank_enough() -> bool:
 
 def _count_threads() -> int:
     try:
-        return posix.stat("/proc/self/task").st_nlink
+        return posix.stat("/proc/self/task").st_nlink - 2  # a folder for each; listing them would be an audit event
     except OSError:
         return 0
 

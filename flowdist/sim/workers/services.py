@@ -54,8 +54,7 @@ class Services:
         A world that is restarted with the service need not wait. If the service runs user code every user waits, since
         a call to a replica that is away would fail.
         """
-        if (replica, attempt) in self._since:
-            self.thaw(replica)
+        self.thaw(replica, attempt)
         serving = self._worlds.serving.get(replica.role, {})
         if serving.get(replica) != attempt:
             return
@@ -94,9 +93,9 @@ class Services:
             for world in self._worlds.users(replica.role):
                 self._worlds.stall(world, _why(replica))
 
-    def thaw(self, replica: ReplicaId) -> None:
-        """Resume the worlds that wait for a stalled replica: it works again, has ended, or another attempt serves."""
-        for key in [key for key in self._since if key[0] == replica]:
+    def thaw(self, replica: ReplicaId, attempt: int | None = None) -> None:
+        """Resume the worlds that wait for a stalled attempt: it works again, or has ended; None: another one serves."""
+        for key in [key for key in self._since if key[0] == replica and attempt in (None, key[1])]:
             del self._since[key]
             self._accounts.serve_again(replica, self._ctx.queue.now)
             for world in self._worlds.users(replica.role):

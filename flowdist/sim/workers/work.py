@@ -228,7 +228,7 @@ class Work:
     def thaw(self, replica: ReplicaId, attempt: int) -> None:
         """End `freeze`: the user code of an attempt writes on, and worlds that wait for its service resume."""
         self.code.saves.thaw(replica, attempt)
-        self.services.thaw(replica)
+        self.services.thaw(replica, attempt)
 
     def hang(self, node: SimNode, replica: ReplicaId, attempt: int) -> None:
         """Let an attempt hang for ever: its own world halts, or the worlds that depend on its service wait.
