@@ -13,7 +13,7 @@ from flowdist.record.journal import FaultLine
 class Outages:
     """Replicas of services that do not serve now, of one job. The caller says when that begins and ends.
 
-    It also holds when services stand still, and go on, to which a fault was injected.
+    Here, too, are the turns of services that an injected fault stops: when they stand still, and when they go on.
     """
 
     def __init__(self, job: JobState) -> None:
@@ -26,7 +26,7 @@ class Outages:
             self._users[name] = tuple(dict.fromkeys(world for user in users for world in job.roles[user].worlds))
 
     def note_fault(self, line: FaultLine, hit: Iterable[ReplicaId]) -> None:
-        """Note when the services among the replicas that a fault has hit stand still, and go on."""
+        """Note the turns of the services among the replicas that a fault has hit."""
         try:
             fault = parse_fault(line.spec)
         except FaultError:
@@ -44,7 +44,7 @@ class Outages:
         self._turns = [turn for turn in self._turns if turn[1] != replica]
 
     def turns(self, now: int) -> list[tuple[int, ReplicaId, bool]]:
-        """Return, each once and in order, when replicas stood still and went on until `now`, and which of the two."""
+        """Return the turns up to `now`, in order, each once: time, replica, whether it stands still from then on."""
         due = sorted(turn for turn in self._turns if turn[0] <= now)
         self._turns = [turn for turn in self._turns if turn[0] > now]
         return due

@@ -491,7 +491,7 @@ class Timesheet:
                 segment.hold(line.t_ns)
 
     def _stop_services(self, now: int) -> None:
-        """Count services as stalled, and as productive again, since faults stopped them and let them go on."""
+        """Count services as stalled since a fault has stopped them, and as productive since they went on."""
         for at, replica, stands_still in self._outages.turns(now):
             (self._accounts.stand_still if stands_still else self._accounts.serve_again)(replica, at)
 

@@ -108,7 +108,7 @@ class Waiting:
 
 
 class RunServer(ThreadingHTTPServer):
-    """The server of one run (None: see `begin`), at a port that is bound from the beginning, or is a FlowdistError.
+    """The server of one run, at a port that is bound from the beginning, or is a FlowdistError.
 
     Any process of this machine can connect. One that sends half a request, or none, holds a thread: so there are
     CONNECTIONS_MAX at most, and it is such a connection that ends for a new one. Without a run, see `begin`.

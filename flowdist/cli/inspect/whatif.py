@@ -134,9 +134,10 @@ def _other(same: RoleGraph, question: Question) -> RoleGraph:
 
 
 def doubts_of(was: Outcome, again: Outcome, what: str, *, has_times: bool) -> list[str]:
-    """Return why `what`, from simulations of a run, cannot be trusted: that of the run itself is not what the run was.
+    """Return why `what`, which comes from simulations of a run, is not to be trusted, in words; empty if it may be.
 
-    `what` is not to be trusted, in words. With `has_times`, no text advises to measure times.
+    That is so if the simulation of the run itself is not what the run was. With `has_times`, no text advises to measure
+    times.
     """
     found = []
     off = abs(again.lasted_ns - was.lasted_ns) / max(was.lasted_ns, 1)

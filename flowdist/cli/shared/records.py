@@ -132,7 +132,7 @@ def made_of(record: RecordFile, make: Callable[[Iterable[Line]], T]) -> T:
 
 
 def replay_of(path: Path) -> tuple[RecordFile, Replay, list[Line]]:
-    """Return a record as `made_of` does, its replay, and the lines that are no events."""
+    """Return the record, its replay, and the lines that are no events; all up to the first bad line: see `made_of`."""
     record = RecordFile(path)
 
     def replayed(lines: Iterable[Line]) -> tuple[Replay, list[Line]]:

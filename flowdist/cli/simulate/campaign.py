@@ -129,7 +129,7 @@ class Campaign(NamedTuple):
     def run(self) -> None:
         """Try every seed, those of the corpus first, show what failed, and exit with 0, 3, or 130 if interrupted.
 
-        Seeds of the corpus are tried first. A point (with --cover: also a phase) never reached is a failure, too.
+        A point (with --cover: also a phase) that was never reached is a failure, too.
         """
         corpus = Corpus(Path(self.options.corpus)) if self.options.corpus is not None else None
         known = corpus.open() if corpus is not None else []

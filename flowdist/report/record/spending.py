@@ -14,7 +14,7 @@ SHOWN_MIN = 0.0005  # share of the time of tasks: smaller buckets are left out o
 
 
 def time_of(graph: RoleGraph, spent: Spent) -> dict[str, Any]:
-    """Return the time accounts as plain values, for the summary; `goodput` is that of the tasks without unknown time.
+    """Return the time accounts as plain values, for the summary.
 
     For each role `time_ns` adds up to wall time x replicas, by bucket without zeros. `goodput` is that of the tasks
     without unknown time; None if that is none of them, or none of these has had any time.

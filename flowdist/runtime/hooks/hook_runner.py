@@ -55,7 +55,7 @@ class _Runner:
     def run(self) -> None:
         """Run the hook once per call on stdin, one at a time, until the job has ended and all calls are done.
 
-        Or until `patience_s` after the job's end, or stdin closes. A hook may still run then.
+        This ends `patience_s` after the job's end, or when stdin closes, at the latest. A hook may still run then.
         """
         while self._deadline_s is None or self._child is not None or self._queue:
             if self._child is None and self._queue:

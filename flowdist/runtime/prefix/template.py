@@ -300,7 +300,7 @@ class Prefix:
             self._freeze()
 
     def _freeze(self) -> None:
-        """Prepare for workers what exists now."""
+        """Have workers share the objects that exist now, and note which of these hold a wrapped function."""
         self._watch.note_holders()
         gc.freeze()  # objects stay in pages that all workers share
 

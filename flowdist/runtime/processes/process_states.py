@@ -64,7 +64,7 @@ class Relatives:
         self._guardian, self._spawner = guardian, spawner
 
     def stopped(self, workers: Set[int]) -> str:
-        """Return which of them, none of them `workers`, are stopped, in words with their numbers; empty if none is."""
+        """Return which of these processes, but no worker, are stopped, in words with their numbers; or empty."""
         watched = {self._guardian: "its guardian", self._spawner: "its spawner"}
         watched |= {pid: "its prefix or store" for pid in children_of(self._spawner) if pid not in workers}
         found = [f"{name} (pid {pid})" for pid, name in watched.items() if pid and state_of(pid) == "stopped"]

@@ -212,6 +212,9 @@ async def read_from_controller(reader: asyncio.StreamReader) -> FromControllerFr
 
 
 def read_answer(connection: socket.socket) -> Answered | Described | LogAnswer | None:
-    """Wait on a blocking socket for the answer to a command; None if the connection has ended; or TimeoutError."""
+    """Wait on a blocking socket for the answer to a command; None if the connection has ended.
+
+    TimeoutError if none comes within the timeout of the socket.
+    """
     body = receive_frame(connection)
     return _ANSWER.decode(body) if body else None

@@ -63,7 +63,10 @@ async def read_frame(
 
 
 def receive_frame(connection: socket.socket, length_max: int = LENGTH_MAX) -> bytes | None:
-    """Wait for the next frame's body from a blocking socket; None if it has ended or is too long; or OSError."""
+    """Wait for the next frame's body from a blocking socket; None if the connection has ended, or it is too long.
+
+    OSError if the connection breaks, or its timeout is over.
+    """
     prefix = _receive(connection, LENGTH_BYTES)
     if prefix is None:
         return None
