@@ -112,8 +112,8 @@ def duration_help(value: object, otherwise: str = "write 30s, 1m30s or 2h") -> s
     meant = "".join(number + unit for (number, _), unit in zip(parts, units, strict=True))
     try:
         parse_duration(meant)
-    except ValueError:  # too long
-        return otherwise
+    except ValueError:
+        return "292 years are the longest"
     distinct = list(dict.fromkeys(units))
     are = f"the units are {', '.join(distinct)}" if len(distinct) > 1 else f"the unit is {distinct[0]}"
     return f"{are}: write {meant}"

@@ -127,6 +127,7 @@ def test_a_function_may_be_named_on_the_command_line(tmp_path: Path) -> None:
         ("'folder:f'", "FD109", "'folder' is a folder without code", 'write "folder.MODULE:f"'),
         ("'helper.train'", "FD147", "run='helper.train' cannot be read", 'did you mean "helper:train"?'),
         ("'helper train'", "FD147", "run='helper train' cannot be read", 'write run="module:function"'),
+        ("'python helper.py'", "FD147", "run='python helper.py' cannot be read", "command='python helper.py'"),
         ("''", "FD147", "run='' cannot be read", 'write run="module:function"'),
         ("'${role}:f'", "FD147", "run='${role}:f' cannot be read", 'write run="module:function"'),
         ("'helper:'", "FD147", "run='helper:' cannot be read", 'write run="module:function"'),

@@ -208,6 +208,8 @@ def _definition_of(fields: Fields, wanted: Wanted, text: str, folder: Path) -> A
         start, dot, last = text.rpartition(".")
         is_dotted = dot and ":" not in text and text.replace(".", "").isidentifier()
         help = f'did you mean "{start}:{last}"?' if is_dotted else wanted.help
+        if wanted is FUNCTION and " " in text.strip():
+            help = f"{wanted.help}; a command line is written as command={text!r}"
         fields.error(wanted.code, wanted.argument, f"{wanted.argument}={text!r} cannot be read", help)
         return None
     if module in sys.builtin_module_names:
