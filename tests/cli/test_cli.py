@@ -158,7 +158,7 @@ def test_what_the_terminal_cannot_encode_is_replaced(tmp_path: Path, encoding: s
     assert flowdist("simulate", GANG, "--until", "1m", "--fail", "node1@30s", "--trace", str(trace)).exit_code == 4
     trace.write_text(trace.read_text().replace('"target":"node1"', '"target":"\u4e2d1"'), encoding="utf-8")
     limited = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
-    done = process("replay", str(trace), "--log", text=None, encoding="latin-1", env=limited)
+    done = process("replay", str(trace), text=None, encoding="latin-1", env=limited)
     assert done.returncode == 0 and "node1@30s hits ?1\n" in done.stdout, done.stderr
 
 

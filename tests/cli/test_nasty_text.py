@@ -43,7 +43,6 @@ timeline --format html -o -
 timeline --format perfetto -o -
 timeline \x9b2J
 replay
-replay --log
 replay --state
 replay --until \x1b[2J
 diff latest other

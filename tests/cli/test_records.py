@@ -210,13 +210,6 @@ def test_what_if_the_policies_had_been_others(trace: Path) -> None:
     assert lasted[1] < 0.6 * lasted[0]  # values of --set win over measured ones
 
 
-def test_replay_as_a_log_is_a_line_an_event(trace: Path) -> None:
-    done = replay(str(trace), "--log")
-    lines = done.stdout.splitlines()
-    assert done.exit_code == 0 and lines[0].startswith("happened:")
-    assert len(lines) == 5 + 1 + 1 + 80 + 1  # legend, empty line, heading, events, the fault
-
-
 @pytest.mark.parametrize(
     ("verb", "arguments", "text"),
     [
@@ -229,11 +222,10 @@ def test_replay_as_a_log_is_a_line_an_event(trace: Path) -> None:
         (replay, ["TRACE", "--step", "81"], "--step 81: there are 80 events"),
         (replay, ["TRACE", "--until", "soon"], "--until soon is not a duration"),
         (replay, ["TRACE", "--until", "3m", "--step", "3"], "--step does not go with --until"),
-        (replay, ["TRACE", "--log", "--json"], "--log does not go with"),
         (replay, ["TRACE", "--set", "trainer.cpu=2"], "--set trainer.cpu=2: of which topology?"),
         (replay, ["TRACE", "-p", "nodes=2"], "-p nodes=2: of which topology?"),
         (replay, ["TRACE", "--trace", "x.jsonl"], "--trace goes with a question"),
-        (replay, ["TRACE", "--fail", "node1@3m", "--log"], "a what-if goes with --json only"),
+        (replay, ["TRACE", "--fail", "node1@3m", "--state"], "a what-if goes with --json only"),
         (replay, ["TRACE", "--fail", "node77@3m"], "there is no 'node77'"),
     ],
 )

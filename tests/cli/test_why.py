@@ -219,7 +219,7 @@ def test_a_warning_says_that_the_simulation_of_the_run_is_off(trace: Path, tmp_p
         (why_command, ["TRACE", "0"], "0 is not in the range x>=1", ""),
         (why_command, ["TRACE", "--workload", "nope.toml"], "nope.toml", "help: "),
         (replay_command, ["TRACE", "--without", "node1@3m"], "--without node1@3m: the run had no such fault", DECISIVE),
-        (replay_command, ["TRACE", "--without", DECISIVE, "--log"], "a what-if goes with --json only", "--log"),
+        (replay_command, ["TRACE", "--without", DECISIVE, "--state"], "a what-if goes with --json only", "--state"),
     ],
 )
 def test_wrong_input_is_refused_in_words(

@@ -233,7 +233,6 @@ def _run_folder(folder: Path, graph: bytes, journal: bytes) -> Case:
             ["logs", "--events", "--run", "mutated", *base],
             ["replay", path],
             ["replay", path, "--state"],
-            ["replay", path, "--log"],
             ["timeline", path, "--format", "perfetto", "-o", "-"],
             ["timeline", path, "-o", "-"],
             ["diff", path, path],

@@ -28,7 +28,6 @@ from flowdist.record.reader import BadLine
 from flowdist.record.replay import Replay
 from flowdist.report.record.spending import time_of_run
 from flowdist.report.record.state import state_of, state_text
-from flowdist.report.record.statuslog import LEGEND, log_heading, log_line
 from flowdist.report.record.summary import summary_of, summary_text
 from flowdist.report.record.trace import event_lines, event_text
 
@@ -39,17 +38,14 @@ class ReplayOptions(NamedTuple):
     step: int | None
     until: str | None
     wants_state: bool
-    as_log: bool
 
-    def check(self, *, is_what_if: bool, as_json: bool) -> None:
+    def check(self, *, is_what_if: bool) -> None:
         """Refuse options that do not go together."""
         if self.step is not None and self.until is not None:
             help = "leave out one; --until TIME --state is a state, too"
             raise FlowdistError("--step does not go with --until", help=help)
-        if self.as_log and (self.step is not None or self.wants_state or as_json):
-            raise FlowdistError("--log does not go with --step, --state or --json", help="leave out one or the other")
-        if is_what_if and self != ReplayOptions(None, None, wants_state=False, as_log=False):
-            raise FlowdistError("a what-if goes with --json only", help="leave out --step, --until, --state and --log")
+        if is_what_if and self != ReplayOptions(None, None, wants_state=False):
+            raise FlowdistError("a what-if goes with --json only", help="leave out --step, --until and --state")
 
 
 @verb("replay")
@@ -60,7 +56,6 @@ class ReplayOptions(NamedTuple):
     click.option("--step", type=click.IntRange(min=0), metavar="N", help="Show the state after N events."),
     click.option("--until", metavar="TIME", help="Replay what happened up to this time: 3m10s."),
     click.option("--state", "wants_state", is_flag=True, help="Show the state at the end, or at the time of --until."),
-    click.option("--log", "as_log", is_flag=True, help="Print one line an event: a mark, generation, steps, members."),
 )
 @gathered(
     "faults",
@@ -90,7 +85,6 @@ def command(journal: str, options: ReplayOptions, question: Question) -> None:
 
     \b
     flowdist replay runs/latest                    every event, and what was decided
-    flowdist replay runs/latest --log              one line an event
     flowdist replay runs/latest --step 20          the state of the controller after event 20
     flowdist replay runs/latest --until 3m --state
     flowdist replay runs/latest --fail node1@3m    what if: the same faults and one more, simulated
@@ -101,7 +95,7 @@ def command(journal: str, options: ReplayOptions, question: Question) -> None:
     controller decides differently from the record; a what-if has the exit codes of flowdist simulate.
     """
     is_what_if, as_json = question.is_asked(), question.named.as_json
-    options.check(is_what_if=is_what_if, as_json=as_json)
+    options.check(is_what_if=is_what_if)
     record = open_record(journal)
     if is_what_if:
         answer(record.header, record.whole(), journal, question, as_json)
@@ -121,7 +115,7 @@ def command(journal: str, options: ReplayOptions, question: Question) -> None:
 
 
 def _show(play: Replay, lines: list[Line], options: ReplayOptions, as_json: bool) -> None:
-    """Replay the lines, and show the events, the log, or the state at the end."""
+    """Replay the lines, and show the events, or the state at the end."""
     if options.step is not None or options.wants_state:
         for line in lines:
             _hear(play, line)
@@ -129,12 +123,6 @@ def _show(play: Replay, lines: list[Line], options: ReplayOptions, as_json: bool
             print_json("state", differs_at=play.n_different, **state_of(play.job, play.last))
         else:
             click.echo(state_text(play.job, play.last), nl=False)
-    elif options.as_log:
-        click.echo(f"{LEGEND}\n{log_heading(play.job)}")
-        for line in lines:
-            _hear(play, line)
-            for text in log_line(play.job, line):
-                click.echo(text)
     else:
         _show_all(play, lines, as_json)
 

@@ -34,7 +34,7 @@ def command(file: str, output: str | None, form: str | None) -> None:
     flowdist timeline trace.jsonl --format perfetto    trace.json, for ui.perfetto.dev or chrome://tracing
 
     FILE is a run, by its name in runs/ or its folder, or a trace (default: the newest run). The page needs no network.
-    flowdist report tells of the incidents on a terminal, flowdist replay --log of every event.
+    flowdist report tells of the incidents on a terminal, flowdist replay of every event.
     Exit code 3 if this version of flowdist decides differently from the record; the timeline ends there.
     """
     path = find_record(file)
