@@ -119,8 +119,7 @@ def _at(ns: int) -> str:
 
 
 class _Reconstruction:
-    """One pass through a record: `add` takes each line, `end` completes the faults. What opened an incident is a
-    cause."""
+    """One pass through a record: `add` takes each line, `end` completes the faults. Causes are what opens incidents."""
 
     def __init__(self, header: Header) -> None:
         self._graph = header.graph
