@@ -220,8 +220,7 @@ class UserCode:
     # checkpoints
 
     def save(self, world: str, span_ns: int) -> None:
-        """Begin a checkpoint: within `span_ns`, carry out `checkpoint()` of each rank, and after the last,
-        `publish()`."""
+        """Begin a checkpoint of `span_ns`: play `checkpoint()` of each rank, and after the last one `publish()`."""
         self.catch_up(world)
         playing = self._playing.get(world)
         if playing is None or playing.has_failed:

@@ -480,8 +480,7 @@ class WorldModel:
         return self.pace.workload.checkpoint_ns * factor.numerator // factor.denominator
 
     def next_moment(self) -> tuple[int | None, bool]:
-        """Return when (ns; None: the world waits) the next checkpoint is complete (True), or workers exit at the
-        end."""
+        """Return when (ns) the next checkpoint is complete (True), or the workers exit; None while the world waits."""
         load = self.pace.workload
         whole = (self.offered + 1) * self._cycle_ns + load.lag_ns + self.late_ns + self._waited_ns
         end = self._way_to(self.steps.end)

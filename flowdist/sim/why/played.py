@@ -29,7 +29,7 @@ class IncidentCost(NamedTuple):
 
 
 class Counterfactuals:
-    """Simulations of a recorded job of `lasted_ns`, each without some causes; `tell` gets virtual ns, and events."""
+    """Simulations of one recorded job of `lasted_ns`, each without some causes; `tell` gets their time and events."""
 
     def __init__(self, experiment: Experiment, lasted_ns: int, tell: Progress) -> None:
         self._experiment, self._tell = experiment._replace(until_ns=LONGER * lasted_ns + MORE_NS), tell

@@ -1,8 +1,8 @@
-"""Collectives: what happens to the peers of a worker that is gone, inside an operation that never completes.
-`collective` says it: "fail", as gloo: a peer exits with code 1 some ms later, often before the death of the node is
-proven; "hang", as NCCL: no peer notices or runs a signal handler, which runs when the collective returns: SIGKILL ends
-them, or the group's timeout, with SIGABRT; "wait", the default: they obey signals. A worker that hangs, is paused or is
-cut off makes peers hang with either. In `worker.elastic()` errors are held back, for an order to be suspended."""
+"""Collectives: what happens to the peers of a worker that dies, hangs or is cut off: their operation never completes.
+A workload says it (`collective`). "fail", as gloo: a peer exits with code 1 some ms later, often before the death of
+the node is proven. "hang", as NCCL: no peer notices, or runs signal handlers, which wait for the return; SIGKILL ends
+them, or the group's timeout, with SIGABRT. "wait", the default: they obey signals. A worker that hangs, is paused or
+cut off makes peers hang with either. `worker.elastic()` holds errors back: an order to leave may come in time."""
 
 from __future__ import annotations
 

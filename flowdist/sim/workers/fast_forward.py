@@ -111,8 +111,7 @@ class FastForward:
         return [first]
 
     def _next_event(self) -> int:
-        """Return when (ns) the next event is that is no checkpoint: an action, or the end of a world's work or the
-        run."""
+        """Return when (ns) the next event but checkpoints is: an action, or the end of a world's work or the run."""
         times = [self._ctx.queue.next_but(self._is_nothing), self._ctx.until_ns]
         for model in self._worlds.models.values():
             if model.begun_ns is not None:

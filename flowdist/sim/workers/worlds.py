@@ -118,8 +118,8 @@ class Worlds:
 
 
 class Partitions:
-    """The network partitions between nodes that are in force, each named by the fault that made it (`why`): worlds on
-    both sides, or cut off from a service, wait. Agents reach the controller, unless the fault is one of a link."""
+    """The network partitions between nodes that are in force, each named by the fault that made it (`why`). Worlds on
+    both sides, or cut off from a service, wait. A partition from the controller is a fault of a link instead."""
 
     def __init__(self, ctx: Context, worlds: Worlds) -> None:
         self._ctx, self._worlds = ctx, worlds
