@@ -1,17 +1,7 @@
 """The simulation of one job in virtual time: where its parts are made and joined.
-
-The controller and the agents are those of production; only links, processes and user code are simulated. Layers, each
-of which imports those before it alone:
-
-    engine      the event queue, the links, nodes and the controller behind them, the trace
-    user_code   what the processes of a world do: computed from a workload, or played from a model
-    workers     the processes at work: they start up, step, save, hang, wait and end
-    faults      what the plan makes go wrong: at a time, after an event or at a rate
-    checks      what must hold: properties, points that a campaign reaches, bounds
-
-Faults act on nodes and processes; the controller has to notice them. Three things are checked in every run: the
-invariants of the job, that no two attempts of one replica run at the same time (R19), and that the job ends.
-"""
+The controller and the agents are those of production; only links, processes and user code are simulated. Of the layers
+engine, user_code, workers, faults and checks each imports those before it alone. Three things are checked in every run:
+the invariants of the job, that no two attempts of one replica run at the same time (R19), and that the job ends."""
 
 from __future__ import annotations
 
@@ -53,21 +43,14 @@ TELLS_EVERY = 128  # events
 
 class Simulation:
     """One job in virtual time. Its graph needs nodes: `with_nodes` adds one to a graph that declares none.
-
-    Seed 0 is nominal: everything takes exactly what the workload says. Any other seed draws how long start-ups take (up
-    to a fifth more or less), how slow steps are (`step_spread`), and how soon peers notice a death. Each attempt has
-    streams of its own. Lost packets and the faults of rates are drawn with any seed, 0 too. `schedule` draws the order
-    of events that happen at the same time; 0 is the order in which they were planned.
-
-    `play_heartbeats`: each is played, as in production, instead of computing those that cannot matter. `play_steps`:
-    each step of user code is played by itself, instead of all up to the next event at once. `fast_forward`: quiet times
-    are computed instead of played; see `workers.fast_forward`. The decisions and their times are the same, and lines of
-    the trace between them, which say how far the workers are, are missing.
-
-    `checks` is the schedule of `control.invariants`; at the end all are checked. `tell` is called every 128 events with
-    the virtual time in ns and the number of events so far. `arrival_ns` is the time from the start of a node until its
-    agent connects.
-    """
+    Seed 0 is nominal. Any other seed draws how long start-ups take (up to a fifth more or less), how slow steps are
+    (`step_spread`), and how soon peers notice a death; each attempt has streams of its own. Lost packets and the faults
+    of rates are drawn with any seed, 0 too. `schedule` draws the order of events of one time (0: as planned).
+    `play_heartbeats`: each is played, as in production, also those that cannot matter. `play_steps`: each step of user
+    code is played by itself. `fast_forward`: see `workers.fast_forward`; only lines of the trace between decisions are
+    missing. `checks` is the schedule of `control.invariants`; at the end all are checked. `tell` is called every 128
+    events with the virtual time in ns and the number of events. `arrival_ns` is the time from the start of a node until
+    its agent connects."""
 
     def __init__(
         self,
@@ -115,10 +98,7 @@ class Simulation:
         return SimNode(self.ctx, spec, self._controller, self.work, self.running, starts)
 
     def _plan_all(self, plan: Plan) -> None:
-        """Start the nodes, and queue the orders of the operator, the faults, and the first wake-up of the controller.
-
-        The order of these calls matters: of two actions at one time, the one that was queued first runs first.
-        """
+        """Start nodes, then queue orders, faults and the first wake-up: of one time, the first queued runs first."""
         for spec in self.ctx.graph.cluster.nodes:
             self._controller.add_node(spec)
         for scale in plan.scales:
@@ -152,10 +132,7 @@ class Simulation:
         return self.result(None)
 
     def result(self, violation: Violation | None, *, has_crashed: bool = False) -> SimResult:
-        """Close the time accounts of the job, and return the result of the simulation as it is now.
-
-        If it broke off in the middle of an event (`has_crashed`) the accounts need not add up, and are not closed.
-        """
+        """Close the accounts, and return the result; after a crash in an event they need not add up, and stay open."""
         if not has_crashed:
             self.work.worlds.close()
             self.ctx.trace.append(self._account())

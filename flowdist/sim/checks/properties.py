@@ -1,7 +1,6 @@
 """Properties that a user demands of a run: always, eventually, and sometimes in a campaign.
 
-A property has a check: a function of the state of the job. The check is called after every event, since the state only
-changes there.
+Their checks, functions of the state of the job, are called after every event, since the state only changes there.
 """
 
 from __future__ import annotations
@@ -19,21 +18,14 @@ Check = Callable[[JobState], object]
 
 
 class Always(NamedTuple):
-    """A property that holds after every event.
-
-    Where it does not hold, the check returns False or raises AssertionError. Any other value, None too, means that it
-    holds.
-    """
+    """A property of every event: only False or AssertionError means that it does not hold; None means that it does."""
 
     name: str
     check: Check
 
 
 class Eventually(NamedTuple):
-    """A property that, whenever it is not true, becomes true within `within_ns`, and that is true when the job ends.
-
-    The check returns a true value where it holds. An AssertionError means that it does not.
-    """
+    """A property that, if not true, becomes true within `within_ns`, and is true at the end; AssertionError: is not."""
 
     name: str
     check: Check
@@ -77,11 +69,8 @@ class Watching:
         return bool(self.properties.always or self.properties.eventually) or unseen
 
     def hear(self, job: JobState, now: int) -> None:
-        """Call the checks after an event at `now` (ns), and note the `sometimes` properties that are true first.
-
-        Raises Violation for an `always` or `eventually` property that does not hold, FlowdistError if a check raised
-        anything but AssertionError.
-        """
+        """Call the checks after an event at `now` (ns). Violation for an `always` or `eventually` property that does
+        not hold, FlowdistError if a check raised anything but AssertionError."""
         for rule in self.properties.always:
             holds, why = _ask(rule.name, rule.check, job)
             if not holds and (why or holds is False):
@@ -98,10 +87,7 @@ class Watching:
                 self._seen[point.name] = now
 
     def close(self, job: JobState, now: int) -> None:
-        """Check the `eventually` properties at the end of a run; Violation for one that has no time left.
-
-        All have to hold if the job has ended. If only the clock was stopped, a property may still have time left.
-        """
+        """Raise Violation for an `eventually` property with no time left; once the job has ended, none has any."""
         for promise, since in self._since.items():
             if job.outcome is not None or now > since + promise.within_ns:
                 raise _broken(promise, since, job, now)

@@ -1,11 +1,8 @@
 """A simulated node: the agent of production, with workers that are only entries in a table.
-
-The link to the controller can be cut, and the node can be paused or die. While node and link are well, heartbeats are
-not played one by one. They are taken as sent and answered just before anything could depend on them: on the agent's
-side before each input (its lease), on the controller's side when a node is no longer well (its failure detector). A
-node that is suspected or lost plays each heartbeat, since the next one is an event. `workers.fast_forward` explains
-the whole mechanism.
-"""
+The link can be cut, and the node paused or dead. While both are well heartbeats are not played
+(`workers.fast_forward`), but taken as sent and answered just before anything could depend on them: on the agent's side
+each input (its lease), on the controller's a node that is no longer well (its failure detector). A node that is
+suspected or lost plays each heartbeat, since the next one is an event."""
 
 from __future__ import annotations
 
@@ -37,10 +34,7 @@ Attempt = tuple[ReplicaId, int]
 
 
 class RunningAttempts:
-    """The attempt of each replica that runs anywhere in the cluster: one at most (R19).
-
-    Attempts whose workers are suspended, and attempts on a paused node, do not count as running.
-    """
+    """The attempt of each replica that runs: one at most (R19). Suspended, or on a paused node, it does not count."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
@@ -59,11 +53,8 @@ class RunningAttempts:
             del self._running[replica]
 
     def check_ghosts(self, ran: list[tuple[ReplicaId, int]], still_runs: Callable[[ReplicaId, int], bool]) -> None:
-        """Record the attempts that run again on a node that has just resumed, and plan a check in 100 ms.
-
-        The check raises Violation if one of them still runs on that node (`still_runs`) although another attempt of its
-        replica runs too (R19).
-        """
+        """Record the attempts that run again on a node that has just resumed. Violation if, in 100 ms, one of them
+        still runs there (`still_runs`) although another attempt of its replica runs too (R19)."""
         for replica, attempt in ran:
             self._running.setdefault(replica, attempt)
 
@@ -101,10 +92,7 @@ class WorkerSide(Protocol):
 
 
 class SimNode:
-    """A node with its agent, its link and its workers.
-
-    `starts` is the number of earlier agents of this name. Incarnations count them in thousands, as in production.
-    """
+    """A node with its agent, link and workers; incarnations count the `starts` of earlier agents in thousands."""
 
     def __init__(
         self,
@@ -171,10 +159,7 @@ class SimNode:
             self._queue.after(takes, self.tell, io.WarmedUp())
 
     def lose_link(self) -> None:
-        """Lose the connection, because the controller has died: messages that are on their way are dropped.
-
-        On a link without a fault the agent gets `Disconnected` and `Refused`, and so knows that no controller runs.
-        """
+        """Lose the connection and what is on its way: the controller has died, as an agent on a quiet link knows."""
         self.renew()
         self.link += 1
         if self.net.is_quiet:
@@ -203,11 +188,8 @@ class SimNode:
             self.tell(event(replica, attempt, local_rank, *more))
 
     def _renew_lease(self, now: int) -> None:
-        """Renew the lease as if each heartbeat that could be sent and answered by now had been.
-
-        A heartbeat that was due, but cannot have been answered yet, is put on its way. It, or its answer, may still be
-        lost. While heartbeats are played nothing is done.
-        """
+        """Renew the lease as if each heartbeat that could be sent and answered by now had been. One that was due, but
+        cannot have been answered yet, is put on its way: it, or its answer, may still be lost."""
         if self._plays_heartbeats:
             return
         sent_ns = self.agent.lease.renew(now - 1, 2 * LATENCY_NS)
@@ -319,10 +301,8 @@ class SimNode:
         detail: str = "",
         cause: ExitCause = "",
     ) -> None:
-        """End a worker, and tell the agent by a `WorkerExited` with these arguments; if paused, when it resumes.
-
-        A code other than 0, or a signal, halts the world of the worker. Nothing happens if the worker does not run.
-        """
+        """End a worker, if it runs, and tell the agent by a `WorkerExited` with these arguments; if paused, when it
+        resumes. A code other than 0, or a signal, halts the world of the worker."""
         alive = self.workers.get((replica, attempt), {})
         if not self.is_alive or local_rank not in alive:
             return
@@ -434,10 +414,8 @@ class SimNode:
             self.tell(io.WorkerSuspended(*key, local_rank))
 
     def _spawn(self, output: io.SpawnWorkers) -> None:
-        """Start the workers of an attempt: suspended ones rejoin at once, the others are new processes.
-
-        New processes of a role with `import_ns` are forked from the process that imports, so they wait for its imports.
-        """
+        """Start the workers of an attempt: suspended ones rejoin at once, the others are new processes. With
+        `import_ns` these are forked from the process that imports, so they wait for it."""
         start = output.start
         for key in [key for key in self.suspended if key[0] == start.replica and output.kept]:
             del self.suspended[key]

@@ -1,18 +1,8 @@
 """The gang in macro mode: what control decides about it, from one change of membership to the next.
-
-    opening --> running --> stopping --> [back-off] --> opening        or waiting, below its minimum
-
-    opening   the agent of the first member opens the store of the new generation
-    running   from the order to start on: the members start up, then step
-    stopping  the members are told to stop
-    waiting   the gang is below its minimum, and waits for nodes
-    over      the work of the gang is done
-
-Each phase ends by itself at `Job.due` (NEVER: it does not), when `Job.on_due` is called. If nothing else happens
-before that time, the function that begins a phase calls `on_due` itself, without a turn of the main loop.
-
-All functions act on a `Job` at the virtual time `now` in ns. They change the job and return nothing unless they say so.
-"""
+Phases: opening (the first member's agent opens the new store), running (from the order to start on), stopping (then
+maybe a back-off, and opening again), waiting (below the minimum, for nodes), over. Each ends by itself at `Job.due`
+(NEVER: it does not), by `Job.on_due`, which the function that begins a phase calls itself, without a turn of the main
+loop, if nothing happens before. Functions change a `Job` at the virtual time `now` (ns)."""
 
 from __future__ import annotations
 
@@ -52,11 +42,8 @@ def lose_silent(job: Job, now: int) -> None:
 
 
 def lose_node(job: Job, node: int, why: str, now: int) -> None:
-    """Handle that the controller learns that a node is lost: take its seats away, and restart what ran on it.
-
-    Nothing happens if it learns that at another time, since the node was killed while it was cut off. `why` is "killed"
-    or "not heard".
-    """
+    """Handle that the controller learns that a node is lost (`why`: "killed" or "not heard"). Nothing happens if it
+    learns that at another time, since the node was killed while it was cut off."""
     if job.death_known_at.get(node) != now:
         return
     del job.death_known_at[node]
@@ -94,11 +81,8 @@ def _lose_members(job: Job, node: int, reason: str, now: int) -> None:
 
 
 def fail_replica(job: Job, replica: int, generation: int, how: Failed, now: int) -> None:
-    """Handle an agent's report that a member failed: judge the failure, then restart the gang or fail the job.
-
-    A failure that would fail the job is deferred while it may follow from the loss of another member's node (R8). The
-    report is ignored if the gang restarts already, or the `generation` in which it failed is an earlier one.
-    """
+    """Handle an agent's report that a member failed in `generation`: restart the gang, or fail the job. The latter is
+    deferred while the failure may follow from the loss of another member's node (R8)."""
     if job.phase != "running" or generation != job.result.generations:
         return
     kind, node = how.kind, job.seats.node_of[replica]
@@ -136,12 +120,9 @@ def _restart(job: Job, kind: FailureKind, reason: str, verdict: Verdict, now: in
 
 
 def _is_cause(job: Job, node: int, now: int) -> bool:
-    """Return whether the failure that opened the present incident follows from the loss of this node.
-
-    The node has to have died before it could answer that its members have stopped, and not be that of the member that
-    failed. The failure has to be one that fails the job or is charged to a budget, and has to be recent enough: after
-    the failure, the loss of a node that was cut off is known later than that of one that died at once.
-    """
+    """Return whether the failure that opened the present incident follows from the loss of this node, which then died
+    before it could answer that its members have stopped. The failure has to fail the job or be charged to a budget, and
+    be recent: the loss of a node that was cut off is known later than that of one that died at once."""
     if job.dead_since[node] >= job.stopped_at or node == job.failed_on:
         return False
     explains_any = job.incident_kind == "oom" and job.is_suspected(node, job.opened)
@@ -159,10 +140,7 @@ def _is_cause(job: Job, node: int, now: int) -> bool:
 
 
 def _excuse(job: Job, reason: str, now: int) -> None:
-    """Turn the open incident, in which the gang stops already, into the loss of a node: take its charge back.
-
-    A deferred failure is dropped. The loss is judged: it is charged to a budget, or counts as a membership change.
-    """
+    """Turn the open incident, in which the gang stops already, into the loss of a node: that is judged instead."""
     if not job.deferred:
         job.policy.excuse(job.opened)
     job.unblamed, job.deferred, job.on_due = None, "", _stopped
@@ -193,12 +171,9 @@ def _charge(job: Job, kind: str, reason: str, level: int | None, now: int) -> No
 
 
 def open_incident(job: Job, kind: str, reason: str, now: int, *, level: int | None = None) -> None:
-    """Open an incident, and stop all members of the gang, before any of them starts again (R6).
-
-    The incident is charged to the budget of `level` (0 is the role's own), or counts as a membership change unless its
-    failure is deferred. The job fails instead if that is one change too many in a row (R8). In a change of the kind
-    "joined" no member has failed: all step until they are stopped.
-    """
+    """Open an incident, and stop all members of the gang before any of them starts again (R6). It is charged to the
+    budget of `level` (0: the role's own), or is a membership change unless its failure is deferred; one too many in a
+    row fails the job (R8). In a change of the kind "joined" all step until they are stopped."""
     books, grows = job.books, kind == "joined"
     job.note_incident(kind, reason, now)
     job.incident_kind, job.opened = kind, now
@@ -231,10 +206,7 @@ def _plan_halt(job: Job, now: int, *, grows: bool) -> None:
 
 
 def _stop_members(job: Job, members: int, now: int) -> None:
-    """Begin the phase "stopping": order all members to stop, and set `due` to when the last of them is gone.
-
-    A member on a dead node does not answer; it is gone when the controller learns that the node is lost.
-    """
+    """Begin the phase "stopping", until the last member is gone: on a dead node, when its loss is known."""
     dead = [(job.awaited_on(node), known) for node, known in job.death_known_at.items()]
     others = members - (len(job.exited) - len(job.unheard)) - sum(count for count, _ in dead)
     ends = job.stopped_at + job.times.message if others else now
@@ -277,11 +249,8 @@ def _stopped(job: Job, now: int) -> None:
 
 
 def form(job: Job, now: int) -> None:
-    """Try to begin a new generation of the gang: seat its replicas on free nodes, and open its store.
-
-    With fewer seated replicas than the minimum the phase becomes "waiting", until nodes join or `pending_timeout` has
-    passed, which fails the job (R12). Otherwise the generation is counted, and the phase becomes "opening".
-    """
+    """Seat the gang on free nodes, count a new generation, and open its store. Below its minimum it waits for nodes,
+    and after `pending_timeout` the job fails (R12)."""
     seats, books = job.seats, job.books
     if seats.free and seats.vacant:
         seats.fill(now)
@@ -385,10 +354,8 @@ def grow(job: Job, generation: int, now: int) -> None:
 
 
 def complete(job: Job, now: int) -> None:
-    """Note that the work of the gang is done. The controller learns of it later, see `_succeed`.
-
-    The agent of a node that is cut off cannot report it before it fences: that node is lost, and all start again.
-    """
+    """Note that the work of the gang is done; the controller learns of it later, see `_succeed`. The agent of a node
+    that is cut off cannot report it before it fences: that node is lost, and all start again."""
     job.halt(now, done=True)
     told = now + job.times.message
     silent = job.silent_nodes

@@ -1,7 +1,6 @@
 """State of one job in macro mode, and the questions about it that more than one part asks.
 
-The parts are functions over this state: `gang` decides and ends the job, `fault_effects` applies faults. `macro` puts
-them together.
+`gang` decides and ends the job, `fault_effects` applies faults, and `macro` puts these functions together.
 """
 
 from __future__ import annotations
@@ -27,12 +26,9 @@ Action = Callable[[int], None]  # called with the time, in ns
 
 
 class Job:
-    """State of one job: the gang, its nodes, and what is scheduled. Nodes and replicas are numbers, times are ns.
-
-    Each phase of the gang ends by itself at `due`, when `on_due` is called. Everything else that has a time stands in
-    `later`, but for the `arrivals` of rates' faults. Phases are those of `gang`. Seed 0 has nominal start-up times.
-    `tell` is called at each change, as `Macro` says.
-    """
+    """State of one job: the gang, its nodes, and what is scheduled. Nodes and replicas are numbers, times are ns. Each
+    phase (see `gang`) ends by itself at `due`, when `on_due` is called; all else that has a time is in `later`, but for
+    the `arrivals` of rates' faults. Seed 0: nominal start-up times. `tell` is called at each change, see `Macro`."""
 
     def __init__(self, scope: Scope, *, seed: int, arrivals: Arrivals, tell: Tell | None) -> None:
         graph, role = scope.graph, scope.role
@@ -202,11 +198,8 @@ class Job:
             self.begin_work(now)
 
     def halt(self, now: int, *, done: bool = False) -> None:
-        """End the stepping of the generation in `books`; nothing if it does not step.
-
-        A checkpoint counts if the answer to it has reached the node that offered it before that died or was cut off.
-        `done`: all work is done.
-        """
+        """End the stepping of the generation in `books`, if it steps; `done`: all work is done. A checkpoint counts if
+        its answer has reached the node that offered it before that died or was cut off."""
         if self.books.begun is None:
             return
         # The agent of the lowest member of the present generation offers checkpoints.

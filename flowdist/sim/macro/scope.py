@@ -24,12 +24,7 @@ HELP = "flowdist simulate without --macro plays it, each message of it: give it 
 
 
 class Times(NamedTuple):
-    """Durations of the parts of a recovery, in ns:
-
-    fault       known    stopped   start                  formed    begins                        next fault
-      |           |         |        |                      |         |                               |
-      +-detection-+---re-formation---+-----------start-up-------------+--productive, checkpoints, lost-+
-    """
+    """Durations of the parts of a recovery, in ns: detection, re-formation (members stop, a store opens), start-up."""
 
     message: int  # one way between controller and agent
     proof: int  # from the death of a node to the proof of it
@@ -52,11 +47,8 @@ class Scope(NamedTuple):
 
 
 def scope_of(graph: RoleGraph, plan: Plan) -> Scope:
-    """Check that macro mode can play the job and the plan, and return what it needs to know of them.
-
-    Raises MacroRefused for a job, or an order of the operator, that it does not play, and FaultError for a fault or a
-    rate.
-    """
+    """Return what macro mode needs to know of a job and a plan. MacroRefused for a job, or an order of the operator,
+    that it does not play, FaultError for a fault or a rate."""
     for refusal in _refusals(graph):
         raise MacroRefused(f"macro mode does not play this job:\n  {refusal.text}", refusal=refusal)
     _check_plan(plan, graph)
@@ -174,10 +166,7 @@ def _refusals(graph: RoleGraph) -> Iterator[Refusal]:
 
 
 def _unlisted(role: RoleSpec, prefix: str, value: Any, listed: Mapping[str, Played | None]) -> Iterator[Refusal]:
-    """Yield each field of a struct whose value is not its default, and that is not on the list with this value.
-
-    `prefix` stands before the names of the fields, such as "workload.".
-    """
+    """Yield each field of a struct whose value is neither its default nor listed; `prefix` is for its name."""
     for field in msgspec.structs.fields(value):
         name, given = field.name, getattr(value, field.name)
         is_played = listed.get(name)
@@ -217,10 +206,8 @@ def _check_kind(what: Fault | Rate, target: str, name: str, end: int, *, of_repl
 
 
 def _check_length(what: Fault | Rate, shortest_ns: int | None, graph: RoleGraph) -> None:
-    """Raise FaultError for a node that may be back before it is lost, and for slow members that could count as hanging.
-
-    A gang whose workers are drawn slower has no slow members either: they could be slower than drawn.
-    """
+    """Raise FaultError for a node that may be back before it is lost, and for slow members that could count as hanging,
+    or be slower than drawn."""
     (gang,) = graph.roles
     least_ns = graph.options.lease_ns if what.kind == "lost" else LEAST_AWAY_NS
     if what.kind == "slow" and (gang.hang_after_ns is not None or gang.workload.step_spread):

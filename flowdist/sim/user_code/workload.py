@@ -1,13 +1,8 @@
 """Worlds of tasks as their workloads describe them: start-up, steps, checkpoints, the end. Computed, not stepped.
-
-All members of a world step together from the moment at which the last of them has started up. Between two moments that
-matter (a checkpoint is complete, a step for which a fault waits, the last step) nothing is scheduled: the step at any
-time follows from the time, from how slow the slowest member is, and from whether anything makes the world wait.
-
-In a joint world, a world of several roles, the role with most work sets the number of steps and the times of
-checkpoints. The other roles do their work in as many steps. A role with half as much work waits for the rest of each
-step, and delays the world only when it becomes more than twice as slow.
-"""
+All members step together once the last has started up. Between moments that matter nothing is scheduled: the step at
+any time follows from the time, the slowest member, and what makes the world wait. In a joint world, of several roles,
+the one with most work sets the number of steps and the times of checkpoints. A role with half as much work waits for
+the rest of each step, and delays the world only when it becomes more than twice as slow."""
 
 from __future__ import annotations
 
@@ -36,10 +31,7 @@ class Done(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """Steps of a generation: how long each takes, and which of them is done at a *position*.
-
-    A position is a nominal time in ns since the first step: work, and what checkpoints block, as the workload says.
-    """
+    """Steps of a generation, by *position*: nominal time in ns since the first, of work and what checkpoints block."""
 
     load: WorkloadSpec
     first: int  # the step from which the generation began
@@ -105,19 +97,11 @@ def _work_ns(role: RoleSpec) -> int:
 @dataclass(slots=True)
 class WorldModel:
     """State of one world of tasks, from which its step at any time is computed. All times are virtual, in ns.
-
-    Parts of `sim.workers` call its methods when something happens to the world. It schedules nothing and sends nothing.
-
-    Two clocks run while the world steps, both in ns. Both are 0 when the present generation has warmed up, and negative
-    before:
-
-    * The *position* is nominal time: work, and what checkpoints block, as the workload says. Steps follow from it.
-    * The *way* is the position plus the time spent waiting for slow disks. It was `_base_ns` at `_since_ns`, and
-      advances from there slower than time by the factor of the slowest member (`_factors`). It stops while the world
-      waits.
-
-    Each change (a wait, a slow member) computes the way so far and makes it the new base (`_rebase`).
-    """
+    Parts of `sim.workers` tell it what happens; it schedules and sends nothing. While the world steps two clocks run,
+    both 0 when the generation has warmed up, and negative before. The *position* is nominal time (work, and what
+    checkpoints block): steps follow from it. The *way* is the position plus the wait for slow disks. It was `_base_ns`
+    at `_since_ns`, advances slower than time by the factor of the slowest member (`_factors`), and stops while the
+    world waits. Each change (a wait, a slow member) makes the way so far the new base (`_rebase`)."""
 
     pace: RoleSpec  # the role whose workload says how the world steps
     roles: dict[str, RoleSpec]  # the roles of the world, by name
@@ -186,11 +170,8 @@ class WorldModel:
         return self.steps.first
 
     def save(self, step: int) -> bool:
-        """Add a complete checkpoint; one that is not newer than the newest is ignored.
-
-        Return whether steps are not lost after all. The answer that a checkpoint is accepted may arrive when another
-        member has ended the generation, so that the steps were counted as lost.
-        """
+        """Add a complete checkpoint, if newer than the newest, and return whether steps are not lost after all: the
+        answer may arrive when another member has ended the generation, so that the steps were counted as lost."""
         if step <= self.durable:
             return False
         found = min(self.in_memory, step) - self._kept if self.begun_ns is None else 0
@@ -214,11 +195,9 @@ class WorldModel:
             self.saved.pop()
 
     def start(self, start: StartReplica, *, kept: int = 0, procs: int = 1, own: Fraction = EVEN) -> None:
-        """Add a member whose processes run. The first member of a new generation removes those of the last one.
-
-        Of its `procs` workers, `kept` were suspended and keep their state. The slowest takes `own` times as long for a
-        step as the workload says.
-        """
+        """Add a member whose processes run; the first one of a generation removes those of the last. Of its `procs`
+        workers, `kept` were suspended and keep their state. The slowest takes `own` times as long for a step as
+        nominal."""
         if start.generation != self.generation:
             self.generation = start.generation
             self.begun_ns, self.unreported, self.offered, self.saves_begun = None, -1, 0, 0
@@ -258,11 +237,8 @@ class WorldModel:
         return self.begun_ns is not None and self._position(now) < 0
 
     def is_up(self, replica: ReplicaId, now: int) -> bool:
-        """Note that a member has started up. If it is the last one, begin the work of the generation and return True.
-
-        The work begins with the warm-up, and resumes from the newest checkpoint, or from the step in memory if a
-        suspended worker has it. Return False if members are missing, the work has begun, or the replica is no member.
-        """
+        """Note that a member has started up. If it is the last one, begin the work of the generation and return True:
+        warm-up, then steps from the newest checkpoint, or from the step in memory if a suspended worker has it."""
         if replica not in self.members:
             return False
         self.up[replica] = None
@@ -299,11 +275,8 @@ class WorldModel:
         self.left_ns = now
 
     def split(self, now: int) -> tuple[int, int, int]:
-        """Return how long this generation has warmed up, done steps, and waited for checkpoints by `now`, in ns.
-
-        The first two are nominal: what slow members, stalls and a stop at an agreed step add is in none of the three,
-        nor is `finishing_ns`.
-        """
+        """Return how long (ns) this generation has warmed up and done steps, both nominal, and waited for checkpoints.
+        What slow members, stalls, a stop at an agreed step and `finishing_ns` add is in none of the three."""
         load, position = self.pace.workload, self._position(now) - self.finishing_ns(now)
         if position < 0:
             return self.warmup_ns + position, 0, 0
@@ -318,11 +291,9 @@ class WorldModel:
         return max(0, self._position(now) - self.steps.end) if load.finish_ns else 0
 
     def halt(self, now: int, *, is_over: bool = False) -> None:
-        """End the work of this generation: a member is gone, the world has saved to leave a node, or the job ends.
-
-        Steps since the newest checkpoint are added to `lost_steps`, or with `is_over` (the job ends) to
-        `unsaved_steps`, and their time to `lost_ns` or `unsaved_ns`, with that of the step that the workers were in.
-        """
+        """End the work of this generation: a member is gone, the world has saved to leave a node, or the job ends
+        (`is_over`). Steps since the newest checkpoint and the time of the present one are lost, with `is_over`
+        unsaved."""
         self.up.clear()  # so that a member whose node was paused, and starts up later, does not begin the work
         if self.begun_ns is None:
             return
@@ -337,11 +308,9 @@ class WorldModel:
         self.version += 1
 
     def _keep_up_to(self, step: int, now: int) -> None:
-        """Count the steps of the last generation after `step` as lost, and those before it as kept.
-
-        Called when the generation ends, and when the next one shows what it begins from: a survivor may have more in
-        memory than the checkpoint has, and user code may read an older one.
-        """
+        """Count steps of the last generation after `step` as lost, those before as kept: at its end, and once the next
+        one has begun, as a survivor may have more in memory than the checkpoint, and user code may read an older
+        one."""
         steps, self._kept = self._kept - min(step, self.in_memory), min(step, self.in_memory)
         self.lost_steps += steps
         self._lose(steps * self.steps.ns, now)
@@ -365,11 +334,7 @@ class WorldModel:
             self.ended_ns, self.ended = now, self.generation
 
     def stall(self, why: str, now: int, *, for_member: bool = False) -> None:
-        """Add a reason to wait (`why`): the world does no step until `resume` removes it.
-
-        With `for_member` a member makes no progress, so the reason ends with this generation. Otherwise it holds in
-        later generations as well, such as a service that is away.
-        """
+        """Add a reason to wait (`why`) until `resume` removes it; `for_member`: or until this generation ends."""
         self._rebase(now)
         (self.holds if for_member else self.stalls)[why] = None
 
@@ -515,11 +480,7 @@ class WorldModel:
         return self.pace.workload.checkpoint_ns * factor.numerator // factor.denominator
 
     def next_moment(self) -> tuple[int | None, bool]:
-        """Return when, in ns, the next checkpoint is complete (True) or the workers exit after their last step.
-
-        It is the earlier of both; no checkpoint is complete after the last step. The time is None while the world
-        waits.
-        """
+        """Return when (ns) the next checkpoint is complete (True), or the workers exit; None while the world waits."""
         load = self.pace.workload
         whole = (self.offered + 1) * self._cycle_ns + load.lag_ns + self.late_ns + self._waited_ns
         end = self._way_to(self.steps.end)

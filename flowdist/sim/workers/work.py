@@ -32,11 +32,8 @@ JobPhase = Literal["ending", "in recovery", "restoring", "saving", "steady", "st
 
 
 class Work:
-    """All workers of one simulation: the composition of the parts of this folder, and their timing.
-
-    `is_quiet` returns whether nothing outside the workers waits for an event, a controller runs, and no node can become
-    suspected.
-    """
+    """All workers of one simulation: the composition of the parts of this folder, and their timing. `is_quiet`: nothing
+    outside the workers waits for an event, a controller runs, and no node can become suspected."""
 
     def __init__(
         self,
@@ -71,11 +68,7 @@ class Work:
         self.worlds.on_change = self.collectives.update
 
     def phase(self) -> JobPhase:
-        """Return the phase of the job by which hits of faults are counted: the first of these that applies.
-
-        "ending", "in recovery" (an incident is open, or no controller runs), "restoring", "saving", "steady" (a world
-        steps), "starting".
-        """
+        """Return the phase of the job by which hits of faults are counted: the first of several that applies."""
         now, models = self._queue.now, self.models.values()
         if self._ctx.job.ending is not None:
             return "ending"
@@ -96,10 +89,7 @@ class Work:
 
     def workers_run(self, node: SimNode, start: StartReplica, kept: tuple[int, ...] = ()) -> None:
         """Begin the start-up of an attempt whose processes run; those of the local ranks in `kept` were suspended.
-
-        See `StartUps`. Without any suspended worker the restore of a checkpoint comes on top. A task becomes a member
-        of its world; nothing happens if the world is in a later generation already.
-        """
+        Without any of these the restore of a checkpoint comes on top. A task becomes a member of its world."""
         role = self._graph.role(start.replica.role)
         load = role.workload
         delay = self._start_ups.takes_ns(node, start, len(kept))
@@ -121,11 +111,7 @@ class Work:
         self._queue.after(delay, self._started_up, node, start)
 
     def _started_up(self, node: SimNode, start: StartReplica) -> None:
-        """End the start-up of an attempt: tell its agent what is ready, and begin its service or its world.
-
-        The world begins to work with the last member that has started up. Nothing happens if the workers have ended
-        meanwhile, or for a service that hangs or whose model fails.
-        """
+        """End the start-up of an attempt: tell its agent, and begin its service, or with the last member its world."""
         key = (start.replica, start.attempt)
         if not node.is_alive or not node.workers.get(key):
             return
@@ -204,11 +190,8 @@ class Work:
         return model.step_at(self._queue.now) if model is not None and model.begun_ns is not None else None
 
     def show_signs(self, node: SimNode, replica: ReplicaId, attempt: int) -> None:
-        """Tell the agent, which has asked for signs of life, when the workers of an attempt wrote output last.
-
-        Before that, each worker that steps and does not hang reports its present step. A task that starts up prints all
-        the while, unless it hangs; that of a task at work is not simulated.
-        """
+        """Tell the agent, which has asked for signs of life, the present step, and when the workers wrote output last.
+        A task that starts up prints all the while, unless it hangs; output of a task at work is not simulated."""
         model = self.worlds.model_of(replica, attempt)
         key = (replica, attempt)
         now = self._queue.now
@@ -231,11 +214,8 @@ class Work:
         self.services.thaw(replica, attempt)
 
     def hang(self, node: SimNode, replica: ReplicaId, attempt: int) -> None:
-        """Let an attempt hang for ever: its own world halts, or the worlds that depend on its service wait.
-
-        The agents of the other members of its world are told one step more than its own agent, since those workers do
-        one more step before they wait for it.
-        """
+        """Let an attempt hang for ever: its own world halts, or the worlds that depend on its service wait. Agents of
+        other members are told one step more, since those workers do one more before they wait for it."""
         node.hung[replica, attempt] = self.services.hung[replica, attempt] = None
         self.freeze(replica, attempt)
         model = self.worlds.model_of(replica, attempt)
@@ -259,12 +239,8 @@ class Work:
         return model is not None and self._drain.has_stopped(self._ctx.job.replicas[replica].world, model)
 
     def _plan(self, world: str, model: WorldModel) -> None:
-        """Plan what happens next to a world if nothing changes before; called again whenever its timing has changed.
-
-        That is the end of its warm-up, its next checkpoint or the end of its work, a stop at an agreed step, and each
-        step for which a fault waits. The beginning of a checkpoint is planned only for user code and on a slow disk,
-        where it matters. Actions that were planned for an earlier `model.version` do nothing.
-        """
+        """Plan what happens next to a world, again whenever its timing has changed (an earlier `model.version` does
+        nothing). The beginning of a checkpoint is planned only for user code and on a slow disk, where it matters."""
         self._drain.plan(world, model)
         self._plan_first_step(world, model)
         if not model.has_begun and (begins := model.time_of_step(model.first_step)) is not None:
@@ -323,11 +299,9 @@ class Work:
         return bool(self.step_waits) or self.disks.has_fault or self.code.plays_any or self.versions.is_used
 
     def checkpoint(self, world: str, model: WorldModel, version: int) -> None:
-        """Complete the checkpoint of a world that is due: report the step, and offer the checkpoint to the controller.
-
-        If fast-forward may skip checkpoints, this one and more are skipped instead, and a later one is planned. With a
-        full disk nothing is offered, and the trace gets a line. User code makes its offers itself.
-        """
+        """Complete the checkpoint of a world that is due: report the step, and offer it; or skip it and more
+        (fast-forward). On a full disk nothing is offered, and the trace gets a line. User code makes its offers
+        itself."""
         if model.version != version or model.begun_ns is None:
             return
         if self.fast_forward.skip(model):
@@ -360,11 +334,8 @@ class Work:
                 self._plan(world, model)
 
     def damage(self, role: str, replica: ReplicaId | None, how: Damage, spec: str) -> None:
-        """Damage the newest checkpoint of each world of a role, or with `replica` of its world alone.
-
-        Without user code the checkpoint is dropped, whatever `how` says. Of the checkpoint of user code one file is
-        damaged (with `replica`, one that it wrote); `spec`, the text of the fault, decides which.
-        """
+        """Damage the newest checkpoint of each world of a role, or with `replica` of its world alone. Without user code
+        it is dropped, else one file (with `replica`, its own) is damaged, as `spec`, the text of the fault, decides."""
         self.code.damage(role, replica, how, spec)
         for model in self.models_of(role, replica) if not self.code.has_model(role) else ():
             model.tear()
