@@ -1,10 +1,7 @@
-"""State of a job: one mutable `JobState`, written by the controller alone.
+"""State of a job: one mutable `JobState`, written by the controller alone. `control/invariants` recounts its counts.
 
-A *world* is what forms, restarts and ends as one: a gang, several roles with one RANK space, or a single replica of a
-role without gang (R4). An *incident* is one cause with all the worlds that restart because of it.
-
-A change *touches* worlds and roles, and settling visits only these: an event about one node costs the same in a job of
-ten nodes and in one of ten thousand. Counts that this needs are kept up to date; `control/invariants` recounts them.
+A *world* forms, restarts and ends as one (R4). An *incident* is one cause with all the worlds that restart because of
+it. A change *touches* worlds and roles, and settling visits only these, so that the size of the job costs nothing.
 """
 
 from __future__ import annotations
