@@ -45,8 +45,7 @@ SETTLE_ROUNDS_MAX = 1000  # a job settles in a few rounds: more means a bug
 class Controller:
     """Pure state machine that makes all decisions about one job: events in, effects out.
 
-    The first start waits for `known_nodes`, up to `join_window` after the first has joined; `ids.unnamed_nodes` fit
-    any.
+    The first start waits for `known_nodes` (`ids.unnamed_nodes`: any), up to `join_window` after the first joined.
     """
 
     def __init__(self, graph: RoleGraph, known_nodes: tuple[NodeName, ...] = ()) -> None:
@@ -138,8 +137,7 @@ def _judge(job: JobState, fact: Fact) -> None:
 def settle(job: JobState, rounds_max: int = SETTLE_ROUNDS_MAX) -> None:
     """Decide all that follows from the state: judge facts, advance incidents, form worlds, send addresses.
 
-    Each round visits the worlds and roles that the round before has touched. After `rounds_max` it is a bug:
-    AssertionError.
+    Each round visits the worlds and roles that the round before has touched. AssertionError, a bug, after `rounds_max`.
     """
     _judge_recorded(job)
     for _ in range(rounds_max):

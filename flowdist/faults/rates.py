@@ -1,8 +1,7 @@
 """Random faults at a rate: [CAUSE:]SUBJECT-KIND=RATE/UNIT[:ARG][/DURATION][/lemon=PART,TIMES][/weibull=SHAPE].
 
 Each entity, such as a node or zone, draws from a stream of its own, keyed by seed, entity and rate: one more rate or
-node leaves all other draws as they are. Times are whole ms, as in the fault grammar, so that a fault can be played
-again.
+node leaves all other draws as they are. Times are whole ms, as in the fault grammar, so that faults can be repeated.
 """
 
 from __future__ import annotations
@@ -181,8 +180,7 @@ def check_rates(
 ) -> None:
     """Check the rates of a plan against the job, in which there may be these nodes.
 
-    FaultError for two rates of one name, a subject that the job lacks, faults that `check` refuses, or a rate above
-    1/ms.
+    FaultError for two rates of one name, an unknown subject, faults that `check` refuses, or a rate above 1/ms.
     """
     names: dict[str, None] = {}
     for rate in rates:

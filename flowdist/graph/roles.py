@@ -54,9 +54,8 @@ class Resources(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 class Placement(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """Rules for the nodes on which replicas of a role may run, and the order in which nodes are tried.
 
-    A node must have a replica of every role in `near`, none of a role in `apart`, and the labels `where`. A role
-    `apart` from itself has one replica on a node at most. The node with most room is tried first ("spread"), or least
-    ("pack").
+    A node must have a replica of each role in `near`, none of one in `apart`, and the labels `where`. A role `apart`
+    from itself has one replica on a node. The node with most room is tried first ("spread"), or least ("pack").
     """
 
     strategy: Strategy = "spread"
@@ -68,8 +67,7 @@ class Placement(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 class Readiness(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """Readiness check of a replica, `ready_when=` in a topology: its method and what it looks at.
 
-    `target` is a port (with a path for `http`), a file, a regular expression for lines of the log; for `call` it is
-    empty.
+    `target` is a port (with a path for `http`), a file, a regular expression for lines of the log, or empty (`call`).
     """
 
     how: Literal["tcp", "http", "file", "log", "call"]
@@ -157,8 +155,7 @@ class WorkloadSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     def restore_ns_after(self, lost: int) -> int:
         """Time to read a checkpoint, in ns, after the loss of so many nodes that had parts of it in memory.
 
-        A part is in memory on two nodes, so it is there after the loss of one; after two, all workers read from the
-        disk.
+        A part is in memory on two nodes, so it outlives the loss of one; after two, all workers read from the disk.
         """
         return self.restore_ns if self.peer_restore_ns is None or lost > 1 else self.peer_restore_ns
 
@@ -235,8 +232,7 @@ class RoleSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     def procs_on(self, node: NodeSpec) -> int:
         """Return the number of workers of a replica on the node: `procs`, or for gangs the host's own number.
 
-        That is so without GPUs and meshes alone: workers follow devices, and a mesh has equal numbers of ranks in all
-        replicas.
+        The latter not with GPUs, as workers follow devices, nor with a mesh, whose replicas have equally many ranks.
         """
         follows = self.gang and not self.resources.gpu and not self.parallel
         return (node.procs if follows else 0) or self.procs

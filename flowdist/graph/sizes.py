@@ -65,8 +65,7 @@ def step_time_at(table: StepTimes, workers: int) -> int:
 def scaled(step_ns: int, most: int, scaling: float) -> StepTimes:
     """Return the table of a world whose largest size, of `most` workers, has steps of `step_ns`.
 
-    `scaling`, 0 to 1, is the part of its speed that is proportional to the workers: with 1 half of them take twice as
-    long.
+    `scaling`, 0 to 1, is the part of its speed that is proportional to the workers: with 1 a half takes twice as long.
     """
     if most == 1 or not scaling:
         return ((most, step_ns),)

@@ -93,9 +93,8 @@ class Accounts:
     def end_work(self, job: JobState, members: Iterable[ReplicaId], split: Mapping[Bucket, int], at: int) -> None:
         """Book the work of members of a world that has ended, and put each of them in its next bucket.
 
-        `split` is how the time of each member since `begin_work` divides (ns). From `at` on, which may be before the
-        controller noticed, a member is in `detection`: up to the opening of its world's incident, or the decision that
-        the job ends.
+        `split` is how the time of each member since `begin_work` divides (ns). From `at` on, perhaps before the
+        controller noticed, it is in `detection`: up to the opening of its world's incident, or the decision to end.
         """
         for replica in members:
             bucket, since = self._at[replica]
@@ -227,8 +226,7 @@ def goodput_of(graph: RoleGraph, spent: Mapping[str, Mapping[Bucket, int]]) -> f
 def productive_share(tasks: Iterable[str], spent: Mapping[str, Mapping[Bucket, int]]) -> float | None:
     """Return the productive share, 0 to 1, of the roles' time before they were done; None if no known role has any.
 
-    A role with unknown time is left out as a whole: what is known of it, such as its start-up, would be a share of
-    nothing.
+    A role with unknown time is left out as a whole: what is known of it would be a share of nothing.
     """
     total: Counter[Bucket] = Counter()
     for name in known_tasks(tasks, spent):

@@ -24,9 +24,8 @@ FORMAT = 1
 class Header(msgspec.Struct, frozen=True, tag="header"):
     """First line of a record: what a fresh controller needs to make the same decisions, and how the record was made.
 
-    The job waits for `known_nodes` before its first start. `seed` is 0 for a run. `options` are settings of the
-    simulation that the controller does not read. `began_at`: `2026-11-25T22:46:58.120+01:00` by the controller's host;
-    empty: simulated.
+    The job waits for `known_nodes` before its first start. `seed` is 0 for a run. `options` are settings of a
+    simulation. `began_at`: `2026-11-25T22:46:58.120+01:00` by the controller's host; empty in a simulation.
     """
 
     graph: RoleGraph

@@ -55,8 +55,7 @@ class Replay:
     """Controller, time accounts and recent decisions of one job, rebuilt from its record one line at a time.
 
     `last` is the last event, `n` its number and `t_ns` its time; None, 0 and 0 before the first. `difference` is the
-    first event whose recorded effects the controller did not repeat: with `strict` a ReplayError. `source` is for
-    messages.
+    first event whose recorded effects the controller did not repeat: with `strict` a ReplayError.
     """
 
     def __init__(self, header: Header, *, strict: bool = False, source: str = JOURNAL) -> None:

@@ -281,8 +281,7 @@ class Timesheet:
     def _report(self, replica: Replica, step: int, now: int) -> None:
         """Add the report of a member that has done `step` to the segment of its world.
 
-        The first one of a segment shows from which step the generation resumed, and so how much of ended segments was
-        kept.
+        The first one of a segment shows where the generation resumed, and so how much of ended segments was kept.
         """
         work = self._work[replica.world]
         segment = self._segment_of(replica, now)
@@ -471,8 +470,7 @@ class Timesheet:
     def _since(self, replica: ReplicaId, event: ev.Event, now: int) -> int:
         """Return the time (ns), `now` at the latest, from which on a replica that has ended could not continue.
 
-        That is the last fault shortly before that hit it, its node or a stalled member; else a stalled world's last
-        progress.
+        That is the last fault shortly before that hit it, its node or a stalled member; else the last progress.
         """
         options, work = self._job.graph.options, self._work[self._job.replicas[replica].world]
         segment = work.segment

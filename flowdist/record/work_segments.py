@@ -1,8 +1,7 @@
 """Work segment: the work of one generation of a world, from when all members run until the world halts.
 
 A position in a segment is the work done so far, in ns: the time since it began, without stalls. Steps and checkpoints
-show where the steps began, and how much was kept; without checkpoints only what the record shows to be done again is
-lost.
+show where steps began, and how much was kept; without checkpoints only what is seen to be done again is lost.
 """
 
 from __future__ import annotations
@@ -174,8 +173,7 @@ class WorkSegment:
         """Return the position at which the steps began and start-up ended; 0 without a report.
 
         They began before the first report by the time of the steps since the step resumed from, one if unknown, at the
-        pace of the first two reports. `pace`, of an earlier segment of the world, is used while this one has a single
-        report.
+        pace of the first two reports, or else at the `pace` of an earlier segment of the world.
         """
         if not self.marks:
             return 0

@@ -105,10 +105,7 @@ class PastFailure(NamedTuple):
 
 
 class Charge(NamedTuple):
-    """Charge of a role's budget for the incident that opened at `opened_ns` (ns since the start of the job).
-
-    `level` says which budget: 0 is the role's own, and each escalation to a wider policy adds 1 (R11).
-    """
+    """Charge of a budget for the incident that opened at `opened_ns`: the role's own (level 0), or wider ones (R11)."""
 
     opened_ns: int
     level: int

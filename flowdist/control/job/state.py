@@ -200,12 +200,10 @@ class JobState:
         has_timed_out: bool = False,
         world: WorldName = "",
     ) -> None:
-        """Record that a replica failed by itself, now, on its node, as a fact that is judged afterwards.
+        """Record that a replica failed by itself, now, as a fact to be judged; its unbroken membership ends.
 
-        Its unbroken membership in its world ends. Its phase is not changed. `why` is one line for the user; `exit_code`
-        and `signal` (without SIG) are those of the worker that failed first. `was_told`: the controller had ordered the
-        replica to stop before. `has_timed_out`: its process group gave up a collective. `world` is its world, if it is
-        not known which of several members has failed.
+        `why` is one line for the user. `was_told`: it had an order to stop. `has_timed_out`: its process group gave up
+        a collective. `world` is its world, if it is not known which of several members has failed.
         """
         replica.member_since = 0
         self.facts.append(

@@ -87,8 +87,7 @@ def agreed_step(answers: Sequence[int | None]) -> int | None:
 def _give_notice(job: JobState, world: World, name: NodeName, because: str, notice_ns: int | None) -> None:
     """Ask every member of a running world for its step, and set the deadline by which the world has to leave the node.
 
-    A world that has a notice gets the node added to it; the earlier deadline holds. A drained node may yet be taken
-    away.
+    A world under notice gets the node added to it; the earlier deadline holds. A drained node may yet be taken away.
     """
     until, due = job.now + patience_ns((role.spec for role in job.roles_of(world)), notice_ns), Due("drain", world.name)
     until = min(until, job.due.at(due) or until)

@@ -37,8 +37,8 @@ from flowdist.graph.roles import GateCondition
 def form_worlds(job: JobState, names: Iterable[WorldName]) -> None:
     """Form each of these worlds, in the order of the graph, that may form now; grow each running gang that may grow.
 
-    Nothing forms before the job is admitted (R2). A world whose gate can open no more ends, and with it a job that
-    needs it (R9).
+    Nothing forms before the job is admitted (R2). A world whose gate cannot open any more ends, perhaps with the job
+    (R9).
     """
     if not job.admitted and not _admit_all(job):
         return
@@ -249,11 +249,7 @@ def _awaits_own_gates(job: JobState, role: Role) -> bool:
 
 
 def touch_dependents(job: JobState, roles: Iterable[Role]) -> None:
-    """Let settling visit the worlds that a change of these roles concerns.
-
-    These are the worlds of the dependents, if the role now meets other gate conditions than when they were last marked
-    (R1), and the role's own worlds, if it has reached or lost its minimum.
-    """
+    """Touch worlds of dependents if the conditions that roles meet changed (R1), own ones if the minimum did."""
     for role in roles:
         if role.dependents:
             shown = (*conditions_met(job, role), is_lost(role))

@@ -182,8 +182,7 @@ def _repeat_orders(job: JobState, replica: Replica, item: InventoryItem) -> None
 def lose_node(job: JobState, name: NodeName, cause: str, because: str = "", *, asked: bool = False) -> None:
     """Record the loss of a node, once: nothing runs there any more, its replicas are lost, and its seats are free.
 
-    `cause` is a sentence that names the node, `because` the same without its name. One `asked` to leave has no blame
-    (R22).
+    `cause` is a sentence that names the node, `because` the same without. One `asked` to leave is not to blame (R22).
     """
     job.missing.pop(name, None)
     node = job.nodes.get(name)
