@@ -56,11 +56,9 @@ class Controller:
             self.state.touch(world)
 
     def handle(self, event: ev.Event, now: int) -> list[Effect]:
-        """Record an event, settle the job, and return what the controller wants done, in order.
+        """Record an event, settle the job, and return what the controller wants done, in order; nothing if it is over.
 
-        Deadlines that are due by `now`, in ns since the start of the job and never earlier than before (ValueError),
-        are handled before the event, each by itself. Once the job is over, nothing is recorded and there are no
-        effects.
+        Deadlines due by `now` (ns) are handled before, each by itself. ValueError if `now` is earlier than before.
         """
         job = self.state
         if now < job.now:

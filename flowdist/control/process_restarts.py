@@ -1,9 +1,7 @@
-"""Restarts of flowdist's own processes, the agents and the controller: decisions whether and when, with the reason.
+"""Restarts of flowdist's own processes, the agents and the controller: whether and when, with the reason.
 
-They are charged to no role. A process that dies at each start has a cause that one more start does not remove, so it is
-given up after too many deaths in quick succession. Time in which the process runs makes up for earlier deaths: a run of
-weeks is not ended by rare deaths that add up. A run whose nodes are all given up ends. The supervisor asks, and carries
-out the decisions.
+They are charged to no role. Too many deaths in quick succession have a cause that one more start does not remove. Time
+in which the process runs makes up for them: a run of weeks is not ended by rare deaths that add up.
 """
 
 from __future__ import annotations
@@ -75,9 +73,8 @@ def why_nodes_are_too_few(
 ) -> str:
     """Return why the run ends for want of nodes that could ever run its job; empty: it goes on.
 
-    A run that has given up too many of its nodes would wait for room in vain. One that other hosts may join goes on.
-    `nodes` has also those that a plan of faults adds later or has killed. `given_up` died too often, and `log` is the
-    last output of the last of them. `least` is the minimum of the job until it has started, then one.
+    `nodes` has also those that a plan of faults adds later or has killed; those `given_up` died too often, and `log` is
+    the last output of the last of them. `least` is the minimum of the job until it has started, then one.
     """
     left = len(set(nodes) - given_up)
     if others_may_join or left >= least:

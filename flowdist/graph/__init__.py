@@ -1,4 +1,7 @@
-"""The role graph: frozen values that describe a job, and arithmetic on them. It imports nothing else of flowdist."""
+"""The role graph: frozen values that describe a job. The DSL makes them, and every other part of flowdist reads them.
+
+The package also has the arithmetic on them that several packages need. It imports nothing else of flowdist.
+"""
 
 from flowdist.graph.capacity import WHOLE
 from flowdist.graph.codec import decode_graph, encode_graph

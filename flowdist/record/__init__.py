@@ -1,1 +1,1 @@
-"""Records of jobs: the lines of a journal or trace, and the state and time accounts that follow. Nothing is decided."""
+"""Records of jobs: the lines of a journal or trace, the state and the time accounts that follow from them."""

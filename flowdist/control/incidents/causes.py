@@ -33,8 +33,7 @@ def note_lost(job: JobState, incident: Incident, lost: dict[ReplicaId, str]) -> 
 def upstream_incident(job: JobState, replica: Replica) -> Incident | None:
     """Return the latest incident of an upstream role, within `cause_window`, that caused a failure now (R7); or None.
 
-    One before the present attempt of `replica` does not count: the upstream was up again. Nor does one that restarted
-    it.
+    None before the present attempt of `replica`: the upstream was up again. Nor one that has restarted it already.
     """
     since = max(job.now - job.graph.options.cause_window_ns, replica.started_ns)
     found: Incident | None = None
@@ -49,12 +48,10 @@ def upstream_incident(job: JobState, replica: Replica) -> Incident | None:
 
 
 def follows_from_loss(job: JobState, failure: Failure) -> bool:
-    """Return whether the failure follows from the loss of a node with a peer, or an upstream, of the replica (R8).
+    """Return whether the failure follows from the recorded loss of a node with a peer, or an upstream, of it (R8).
 
-    The loss has to be recorded already, and later than the start of the present attempt. If the replica had an order to
-    stop (`failure.was_told`), any such loss counts, also that of a peer of its gang: the replica may fail before that
-    order arrives. Otherwise only the loss of an upstream within `cause_window` counts, without which the replica kept
-    running. Only an exit or a signal can follow from a loss.
+    After an order to stop, which may arrive later than the failure, any loss since the attempt's start counts, also of
+    a gang's peer; else only that of an upstream within `cause_window`. Only an exit or a signal can follow from a loss.
     """
     if failure.kind not in PEER_KINDS:
         return False

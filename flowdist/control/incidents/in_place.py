@@ -11,10 +11,9 @@ from flowdist.control.protocol.ids import NodeName
 
 
 def may_stay(job: JobState, incident: Incident, world: World) -> bool:
-    """Return whether the incident lets workers of the world stay in place.
+    """Return whether the incident lets workers of the world stay in place: not if it hangs, or their command changes.
 
-    Not in a world that hangs, after a change of addresses in their command, or if an upstream restarts: they hold
-    connections to it.
+    Nor if the incident restarts something that the world depends on: they still hold connections to it.
     """
     if world.hangs or incident.kind == "address_changed":
         return False

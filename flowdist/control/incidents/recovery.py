@@ -44,8 +44,7 @@ def open_incident(
     """Open an incident, merge the open incidents that share a world with it, stop its restart set, and notify the user.
 
     It counts as the cause of recent failures of dependents (R7); a free one counts in the row of its worlds (R8).
-    `root` is what failed, left or came. `payer` pays if the `verdict` counts (None: nothing failed, or the failure is
-    `deferred`).
+    `root` failed, left or came. `payer` pays if the `verdict` counts (None: nothing failed, or it is `deferred`).
     """
     incident = Incident(len(job.incidents) + 1, job.now, kind, root, reason)
     job.incidents.append(incident)

@@ -77,8 +77,7 @@ def note_heard(job: JobState, event: NodeHeard) -> None:
 def clear(job: JobState, incident: Incident, name: NodeName, up_ns: int) -> bool:
     """Clear a node, which ran what it ran at `up_ns`, of suspicion in the incident; return whether it is cleared.
 
-    It is not if a failure came later: the node may have fenced, and this sign was on its way. The answer deadline
-    decides.
+    Not if a failure came later: the node may have fenced since, with this sign on its way. The deadline decides then.
     """
     if name not in incident.suspects:
         return False
@@ -208,8 +207,7 @@ def has_answered(job: JobState, incident: Incident, replica: Replica) -> bool:
 def is_resolved(job: JobState, incident: Incident, deferred: Deferred) -> bool:
     """Return whether a deferred failure can be judged: no node that was a suspect when it happened is in question.
 
-    After the answer deadline only suspected nodes are in question. If a peer may be the culprit, its world stops first
-    (R15).
+    After the answer deadline only suspected nodes are. If a peer may be the culprit, its world stops first (R15).
     """
     at_ns = deferred.failure.at_ns
     if deferred.awaits_steps and job.worlds[job.replicas[deferred.failure.replica].world].live:

@@ -177,10 +177,9 @@ class JobState:
             self.due.clear(Due("ready", str(replica.id)))
 
     def dismiss(self, replica: Replica) -> None:
-        """Order the suspended workers of the replica to be killed; do nothing if it has none.
+        """Order the suspended workers of the replica, if any, to be killed; none if its node is lost.
 
-        Callers need the seat for something else, or will start the replica with new processes. No order is sent to a
-        lost node. The agent starts nothing on the node before these workers have ended.
+        Their seat is needed, or new processes start. The agent starts nothing there before these workers have ended.
         """
         if replica.id in self.suspended:
             del self.suspended[replica.id]
