@@ -56,10 +56,7 @@ class AgentUpkeep:
         return Next(back_after_ns, "killed by a fault")
 
     def died(self, lived_ns: int, words: str = "") -> Next:
-        """Count a death of the agent by itself, after `lived_ns`, and return the decision.
-
-        The agent starts again at once, `AGENT_RESTARTS_MAX` times in quick succession at most.
-        """
+        """Count a death of the agent after `lived_ns`, and return the decision: it starts again at once, or never."""
         deaths = self._deaths.add(lived_ns)
         died = f"its agent died of {words}" if words else "its agent died"
         if deaths <= AGENT_RESTARTS_MAX:
@@ -93,9 +90,8 @@ class ControllerUpkeep:
     def died(self, lived_ns: int, death: Death, words: str = "", *, is_ending: bool = False) -> Next:
         """Count a death of the controller, and return the decision whether and when the next one starts.
 
-        If the controller died at its start, the pause before the next one grows with the deaths in quick succession.
-        After one that has served (`lived_ns`) there is no pause: it would be taken from the lease of agents on other
-        hosts. If it could not write the journal (`death`), the next one waits for room on the disk.
+        The pause after deaths at the start grows. After one that has served there is none: it would be taken from the
+        lease of agents on other hosts. After a lost journal (`death`) the next one waits for room on the disk.
         """
         deaths = self._deaths.add(lived_ns, ENDING_COUNTS if is_ending else 1)
         is_lost = death == "journal lost"

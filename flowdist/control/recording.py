@@ -121,8 +121,7 @@ def _progressed(job: JobState, replica: Replica, event: ev.ReplicaProgressed | e
     """Record a report of steps. Progress is to be further than ever (R8).
 
     Counted steps may have begun anywhere: only a count that no attempt has reached before is sure to be further. A
-    single step is not: a job that merely re-forms may take one each time. Counts lag, and do not say which member is
-    behind.
+    single step is not: a job that merely re-forms may take one each time. Counts lag: they do not say who is behind.
     """
     world = job.worlds[replica.world]
     if isinstance(event, ev.ReplicaStepped):
@@ -177,8 +176,7 @@ def note_restore(job: JobState, replica: Replica, step: int) -> None:
     """Record that the first step of an attempt is older than the latest checkpoint of an earlier generation.
 
     Who picks a checkpoint by himself, such as the newest name as text, does the same steps again after every restart,
-    and nothing else looks wrong. A mate in a joint world may count steps in another way. `step` is the first one above
-    0.
+    and nothing else looks wrong. A mate in a joint world may count in another way. `step` is the first above 0.
     """
     world = job.worlds[replica.world]
     latest = world.checkpoint

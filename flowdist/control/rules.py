@@ -47,8 +47,7 @@ def judge_failure(role: RoleSpec, charges: Charges, failure: Failure, now: int, 
     """Return the verdict on a failure of the role at `now` (ns). Nothing is changed.
 
     The first rule that matches decides (R9); else `FREE_KINDS` are free, and budgets pay, less the `charges` so far.
-    Without a policy the job fails, unless the failure `was_told`. `caused`: something else is the root cause, so no
-    budget pays.
+    Without a policy the job fails, unless the failure `was_told`. `caused`: something else is the root; no budget pays.
     """
     policy = role.restart
     rule = matching_rule(policy, failure)

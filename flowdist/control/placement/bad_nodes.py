@@ -72,7 +72,7 @@ def cordon_flapping(job: JobState, name: NodeName) -> None:
 
 
 def is_needed(job: JobState, name: NodeName) -> str:
-    """Return the first role whose minimum has no room without the node, or empty. Seats on leaving nodes count not."""
+    """Return the first role whose minimum lacks room without the node, or empty. Leaving nodes do not count."""
     return without_room(job, short_roles(job, {**job.leaving, name: None}), without=[name])
 
 

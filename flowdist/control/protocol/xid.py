@@ -57,7 +57,7 @@ def is_bad(xid: int) -> bool:
 
 
 def parts_hit(xid: int, instance: int | None, parts: dict[int, int | None]) -> list[int]:
-    """Return the node's GPUs of the device that the error concerns: the instance or whole device, or all if bad."""
+    """Return the GPUs of a device that an error concerns: of its instance, or all if it is bad or names none."""
     if instance is None or is_bad(xid):
         return list(parts)
     return [gpu for gpu, of in parts.items() if of in (None, instance)]
