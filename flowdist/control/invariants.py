@@ -365,12 +365,11 @@ def check_outcome(job: JobState) -> None:
 
 
 class InvariantChecker:
-    """Incremental invariant checker for one job: call `note` after each event, and `check`, too, or once a moment.
+    """Incremental invariant checker for one controller: call `note` after each event, and `check`, by the schedule.
 
-    Schedules: "all" is a full check each time. "paced" is one every size / SHARE events in a job of more than SMALL
-    nodes, replicas and incidents, so that the total cost stays linear; in between it checks what events and effects
-    name. "changed" is `by_moment`, for campaigns: it finds changes by keys, since a controller with a bug may not say
-    what it changed.
+    "all" is a full check after each event. "paced" is one every size / SHARE events in a job of more than SMALL nodes,
+    replicas and incidents, so that the total cost stays linear; in between it checks what events and effects name. With
+    "changed", once a moment, it finds changes by keys: a controller with a bug may not say what it changed.
     """
 
     def __init__(self, checks: Checks = "all") -> None:

@@ -1,8 +1,7 @@
 """Ownership: which run may write a folder of checkpoints, or use the id of a job. One run at a time may.
 
-Clocks of hosts need not agree: a second run counts on its own how long the claim stays the same, and takes it after
-LEASE_NS, or at once if its owner's process here is gone. A resumed run with a higher epoch takes it at once; the other
-finds out at its next renewal or commit. A commit looks into the file first: who stood still may have lost the claim.
+A second run counts on its own clock how long a claim stays the same, and takes it after LEASE_NS; at once if its
+owner's process here is gone, or is a lower epoch of the same run. An owner that stood still finds out at a commit.
 """
 
 from __future__ import annotations

@@ -182,11 +182,9 @@ def campaign(
     """Try every seed, and return the report, which is the same for any number of processes, `jobs`.
 
     A KeyboardInterrupt ends it early. So does a job that fails without faults, or a model that does not do the same
-    twice.
-
-    With `fail_fast` it stops at the first failure; else after `alike_max` alike, as one bug makes most seeds fail
-    (None: never). `strict`: an exception in a model is a failure. The plans of `known` failures are tried first; the
-    seed of one that fails again is not tried. `tell` gets each verdict, in order, and those of `known` plans that fail
+    twice. With `fail_fast` it stops at the first failure; else after `alike_max` alike, as one bug makes most seeds
+    fail (None: never). `strict`: an exception in a model is a failure. The plans of `known` failures are tried first;
+    the seed of one that fails again is not tried. `tell` gets each verdict, in order, and those of `known` that fail
     again.
     """
     seeds = list(seeds)

@@ -1,8 +1,7 @@
 """The fleet: compares the members that a job needs with those that its engine shows, and orders what is missing.
 
-A driver saves `state` before it carries out the orders, so that one that dies in between repeats nothing. Whoever has
-cancelled members by the engine's own means wants fewer, until a role is scaled: these are not replaced. A member that
-is about to leave is replaced first, and cancelled when nothing runs on its node any more.
+A driver saves `state` before it carries out the orders, so that one that dies in between repeats nothing. Who cancels
+members by the engine's own means wants fewer, until a role is scaled. What is about to leave is replaced first.
 """
 
 from __future__ import annotations

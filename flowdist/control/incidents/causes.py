@@ -31,9 +31,10 @@ def note_lost(job: JobState, incident: Incident, lost: dict[ReplicaId, str]) -> 
 
 
 def upstream_incident(job: JobState, replica: Replica) -> Incident | None:
-    """Return the latest incident of an upstream role, within `cause_window`, that caused a failure now (R7); or None.
+    """Return the latest incident of an upstream role that caused a failure of this replica now (R7); or None.
 
-    None before the present attempt of `replica`: the upstream was up again. Nor one that has restarted it already.
+    It is not older than `cause_window`, nor than the replica's attempt: else the upstream was up again. One that has
+    restarted the replica already does not count.
     """
     since = max(job.now - job.graph.options.cause_window_ns, replica.started_ns)
     found: Incident | None = None
@@ -48,7 +49,7 @@ def upstream_incident(job: JobState, replica: Replica) -> Incident | None:
 
 
 def follows_from_loss(job: JobState, failure: Failure) -> bool:
-    """Return whether the failure follows from the recorded loss of a node with a peer, or an upstream, of it (R8).
+    """Return whether the failure follows from the recorded loss of a node with the replica's peer or upstream (R8).
 
     After an order to stop, which may arrive later than the failure, any loss since the attempt's start counts, also of
     a gang's peer; else only that of an upstream within `cause_window`. Only an exit or a signal can follow from a loss.

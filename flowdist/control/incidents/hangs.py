@@ -1,8 +1,7 @@
 """Hangs: a replica without a sign of life fails, and its world restarts (R15). Agents report; this module decides.
 
 One rank that hangs stalls all others, so the least advanced is judged `cause_window` after the first report. A world
-has stalled by output only if no member prints: many print on one rank. A collective that timed out is judged when all
-have stopped, as agents report last steps then: the rank furthest behind hangs, not the peer that gave up.
+has stalled by output only if no member prints: many programs print on one rank alone.
 """
 
 from __future__ import annotations
@@ -53,7 +52,8 @@ def _has_stalled(world: World) -> bool:
 def judge_hang(job: JobState, world: World) -> None:
     """Record that the least advanced stalled replica of a world that still counts as stalled failed, as a "hang".
 
-    Members write their stacks when stopped. The deadline moves if a node has not joined since a controller took over.
+    Members write their stacks when stopped. If several are the least, nobody is blamed (R22): the role's budget pays.
+    The deadline is put off if the node of a member has not joined since a controller took over.
     """
     if not _has_stalled(world):
         return
@@ -80,7 +80,11 @@ def judge_hang(job: JobState, world: World) -> None:
 
 
 def _suspicion(replica: Replica) -> tuple[bool, bool, int, bool]:
-    """Return a sort key of a stalled replica: the one with the least hangs most likely, one without output last."""
+    """Return a sort key of a stalled replica: the one with the least hangs most likely, one without output last.
+
+    A stopped process or a zombie cannot go on, wherever the others are. Of equals it is one in uninterruptible sleep,
+    as on a file server that does not answer.
+    """
     stands = replica.stalled_as in ("stopped", "zombie")
     return not stands, replica.stalled == "output", replica.step, replica.stalled_as != "uninterruptible"
 
@@ -107,7 +111,7 @@ def name_culprit(job: JobState, incident: Incident, deferred: Deferred) -> Failu
     """Return the failure to judge for a deferred one: that of the rank that hangs, if a collective timed out (R15).
 
     That is the member furthest behind, if behind the one that failed; of equals one that had to be stopped; of several
-    such, none is blamed. Nothing of the world is live by then. The incident gets the culprit's name.
+    such, none is blamed. Nothing of the world is live by then: agents report the last step with the end of an attempt.
     """
     failure = deferred.failure
     replica = job.replicas[failure.replica]

@@ -90,7 +90,7 @@ def clear(job: JobState, incident: Incident, name: NodeName, up_ns: int) -> bool
 
 
 def suspects_of(job: JobState, failure: Failure, verdict: Verdict, part_of: Incident | None) -> list[NodeName]:
-    """Return nodes whose loss may have caused the failure, unless known, besides those that `part_of` suspects already.
+    """Return the nodes whose loss, not known yet, may have caused the failure, besides the suspects of `part_of`.
 
     Without any, the failure can be judged at once. `verdict` is what follows if none of them is lost.
     """

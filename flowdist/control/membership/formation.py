@@ -37,7 +37,7 @@ from flowdist.graph.roles import GateCondition
 def form_worlds(job: JobState, names: Iterable[WorldName]) -> None:
     """Form each of these worlds, in the order of the graph, that may form now; grow each running gang that may grow.
 
-    Nothing forms before the job is admitted (R2). A world whose gate cannot open any more ends, or the job does (R9).
+    Nothing forms before the job is admitted (R2). A world whose gate can never open ends, and a job that needs it (R9).
     """
     if not job.admitted and not _admit_all(job):
         return
