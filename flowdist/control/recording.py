@@ -162,7 +162,7 @@ def _record_item(job: JobState, item: ev.InventoryItem) -> None:
 
 
 def _store_lost(job: JobState, event: ev.StoreLost) -> None:
-    """Record that a world's present store died: the world re-forms, and no budget pays: no user code failed."""
+    """Record that a world's present store died: the world re-forms at no cost, as no user code has failed."""
     world = job.worlds.get(event.world)
     if world is None or world.generation != event.generation or world.store_node is None or job.ending:
         return

@@ -36,7 +36,7 @@ PENDING_NS = 10 * MINUTE  # the default of `pending_timeout`
 
 
 class Resources(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """Resources of one replica: cpu in cores, GPUs, memory in bytes; other replicas may use a GPU of a share < 1000."""
+    """Resources of one replica: cpu in cores, GPUs, memory in bytes; with `gpu_share` < 1000 others may use its GPU."""
 
     cpu: Cpus = 1.0
     gpu: GpuCount = 0

@@ -184,8 +184,7 @@ def campaign(
     A KeyboardInterrupt ends it early. So does a job that fails without faults, or a model that does not do the same
     twice. With `fail_fast` it stops at the first failure; else after `alike_max` alike, as one bug makes most seeds
     fail (None: never). `strict`: an exception in a model is a failure. The plans of `known` failures are tried first;
-    the seed of one that fails again is not tried. `tell` gets each verdict, in order, and those of `known` that fail
-    again.
+    the seed of one that fails again is not tried. `tell` gets each verdict in order.
     """
     seeds = list(seeds)
     unsteady = _unsteady(graph, seeds[0]) if seeds and has_models(graph) else None
