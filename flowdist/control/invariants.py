@@ -1,31 +1,7 @@
-"""Invariants of a job: what holds after every event.
+"""Invariants of a job: what holds after every event. An AssertionError names what is wrong; nothing is changed.
 
-`check_job` checks all of them. The other functions check one node, replica, role, world or table each, so that an
-`InvariantChecker` can check what an event may have broken. No function changes the state. All raise AssertionError,
-with a text that names what is wrong, if an invariant does not hold.
-
-Most of the state is kept twice: once where it belongs, and once counted or sorted for the decisions that need it
-quickly. So most invariants recompute the second from the first and compare.
-
-`check_job` looks at everything, so that its calls in a job of n nodes with k events cost n * k. Most events touch one
-replica and its node. The checker looks at what may have changed, and checks everything as often as it can afford:
-
-    event    1     2     3   ...   33    34   ...         (a job of 1024 nodes, replicas and incidents; "paced")
-    check   full  part  part ...  full  part ...
-
-Three schedules share this code:
-
-    all       Check everything at each check.
-    paced     Check after each event. A small job (up to 128 nodes, replicas and incidents) is always checked in full.
-              A larger one, of `size` nodes, replicas and incidents, is checked in full every size / 8 events, which
-              keeps the total cost linear in the number of events. In between, check the nodes, replicas and worlds
-              that the event and its effects name.
-    changed   Check after each moment (all events of one time), for campaigns that run thousands of small jobs. Changes
-              are found by comparing a key of each world, role and node with the last one, since a controller with a
-              bug may not say what it changed. Every 32nd check is full.
-
-A change that no partial check sees is found by the next full check. Its message (paced) says which event is the last
-after which everything held.
+Most of the state is kept twice: once where it belongs, and once counted or sorted for quick decisions. So most
+invariants recompute the second from the first. `check_job` checks all, `InvariantChecker` what may have changed.
 """
 
 from __future__ import annotations
@@ -78,10 +54,7 @@ def check_job(job: JobState) -> None:
 
 
 def check_node(job: JobState, name: str, node: Node) -> None:
-    """Check that a node has what the replicas and stores on it say, and that its free capacity is the rest.
-
-    No node is over its capacity. No GPU is given to two replicas, unless both may share it.
-    """
+    """Check that a node has what the replicas and stores on it say, its free capacity being the rest."""
     free = offered(node.spec)
     for id in node.replicas:
         replica = job.replicas[id]
@@ -287,7 +260,7 @@ def _check_stalls(world: World, silent: list[Replica]) -> None:
 def _check_running(job: JobState, world: World, members: list[Replica]) -> None:
     """Check that the orders of a running world's members are of one generation, with ranks 0..N-1.
 
-    No member may be gone, waiting or ended, unless the job ends or the world has a notice to leave nodes.
+    None may be gone, waiting or ended, unless the job ends or the world has a notice to leave nodes.
     """
     undecided = job.ending is None and world.notice is None
     size = sum([job.replicas[id].procs for id in world.members])
@@ -320,10 +293,7 @@ def check_incidents(job: JobState) -> None:
 
 
 def _check_deferred(job: JobState, incident: Incident) -> None:
-    """Check that what the incident's deferred failures wait for will come: an answer, an end, a loss, or a deadline.
-
-    An incident without deferred failures has no suspects, and one that starts its worlds has neither.
-    """
+    """Check that what deferred failures wait for will come (an answer, an end, a loss, a deadline), and suspects."""
     waits = f"incident {incident.number} waits for {', '.join(incident.suspects) or 'no node'}"
     assert incident.deferred or not incident.suspects, f"{waits}, and has nothing to judge"
     assert not incident.deferred or incident.phase == "stopping", f"{waits}, and starts: {incident.deferred}"
@@ -395,11 +365,11 @@ def check_outcome(job: JobState) -> None:
 
 
 class InvariantChecker:
-    """Incremental invariant checker for one job.
+    """Incremental invariant checker for one controller: call `note` after each event, and `check`, by the schedule.
 
-    Call `note` after each event. Call `check` after each event too, or, if `by_moment`, when all events of one time are
-    handled. A controller that takes over needs a new checker, which begins with a full check, unless `by_moment`. The
-    schedule of `checks` is "all", "paced" or "changed"; see the module.
+    "all" is a full check after each event. "paced" is one every size / SHARE events in a job of more than SMALL nodes,
+    replicas and incidents, so that the total cost stays linear; in between it checks what events and effects name. With
+    "changed", once a moment, it finds changes by keys: a controller with a bug may not say what it changed.
     """
 
     def __init__(self, checks: Checks = "all") -> None:
@@ -504,8 +474,7 @@ class InvariantChecker:
 class _Keys:
     """Keys of the nodes, worlds, roles and incidents of a job, to find those that have changed.
 
-    A key holds the values by which a change is noticed. Each method compares the present keys with those that it found
-    at its last call, and stores the present ones: asked again at once, it finds no change.
+    Each method compares with what it found at its last call: asked again at once, it finds no change.
     """
 
     def __init__(self) -> None:
@@ -518,8 +487,7 @@ class _Keys:
     def has_moved_on(self, world: World) -> bool:
         """Return whether phase, generation, incident or retirement of the world have changed since the last call.
 
-        Only then does the "paced" schedule check the world for an event that names one of its replicas: a check costs
-        as much as the world is large, and each of its replicas is named in turn.
+        Else "paced" does not check it: a check costs as much as the world is large, and each of its replicas is named.
         """
         key = (world.phase, world.generation, world.incident, world.retiring)
         if self._worlds.get(world.name) == key:

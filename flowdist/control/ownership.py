@@ -1,19 +1,7 @@
 """Ownership: which run may write a folder of checkpoints, or use the id of a job. One run at a time may.
 
-A run writes its claim into a file beside what it owns, and renews that every RENEW_NS. A second run finds the file and
-has to decide whether its owner lives. The clocks of two hosts need not agree, so no time in the file is ever compared
-with a clock: the second run counts on its own clock for how long the file stays the same.
-
-    the file changes                      its owner lives: the second run is refused
-    it stays the same for LEASE_NS        its owner is dead, and the second run takes it
-    its owner was a process of this host  and is gone: the second run takes it at once
-
-A run that was killed and is resumed owns what it owned before. Its epoch, which counts controllers and never
-decreases, tells the two apart: the one with the higher epoch takes the claim at once, and the other, if it still runs
-beyond a split of the network, finds out at its next renewal or commit.
-
-An owner that stood still for longer than LEASE_NS may have lost its claim to another run. It ends when it finds that
-out, and until then none of its checkpoints is published: each commit looks into the file first.
+A second run counts on its own clock how long a claim stays the same, and takes it after LEASE_NS; at once if its
+owner's process here is gone, or is a lower epoch of the same run. An owner that stood still finds out at a commit.
 """
 
 from __future__ import annotations
@@ -33,10 +21,10 @@ Act = Literal["take", "wait", "refuse"]
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """Claim of a run, as its file has it.
+    """Claim of a run, as its file has it. `since` is a date of its host's clock, for people alone.
 
-    `since` is a date of its host's clock, for people alone. `place` identifies the kernel and the space of process ids
-    in which `pid` and its `started` mean something. `token` tells two starts of one run apart. `beat` counts renewals.
+    `place` is the kernel and space of process ids in which `pid` and its `started` mean something. `token` tells two
+    starts of one run apart. `beat` counts renewals.
     """
 
     run: Word
@@ -65,9 +53,8 @@ class Decision(NamedTuple):
 def decide(mine: Claim, found: Claim | None, *, has_changed: bool, unchanged_ns: int, is_dead: bool) -> Decision:
     """Return whether a run takes a claim, looks again later, or is refused.
 
-    `found` is the claim in the file now (None: no file), which has been the same for `unchanged_ns` on this run's
-    clock, unless it `has_changed` since this run looked before. `is_dead`: its process was on this host, and does not
-    run any more.
+    `found`, the claim in the file (None: no file), has been the same for `unchanged_ns` on this run's clock. `is_dead`:
+    its process was on this host, and does not run any more.
     """
     if found is None or (found.run == mine.run and found.epoch < mine.epoch):
         return Decision("take")

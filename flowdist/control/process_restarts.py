@@ -1,9 +1,7 @@
-"""Restarts of flowdist's own processes, the agents and the controller: decisions whether and when, with the reason.
+"""Restarts of flowdist's own processes, the agents and the controller: whether and when, with the reason.
 
-They are charged to no role. A process that dies at each start has a cause that one more start does not remove, so it is
-given up after too many deaths in quick succession. Time in which the process runs makes up for earlier deaths: a run of
-weeks is not ended by rare deaths that add up. A run whose nodes are all given up ends. The supervisor asks, and carries
-out the decisions.
+They are charged to no role. Too many deaths in quick succession have a cause that one more start does not remove. Time
+in which the process runs makes up for them: a run of weeks is not ended by rare deaths that add up.
 """
 
 from __future__ import annotations
@@ -58,10 +56,7 @@ class AgentUpkeep:
         return Next(back_after_ns, "killed by a fault")
 
     def died(self, lived_ns: int, words: str = "") -> Next:
-        """Count a death of the agent by itself, after `lived_ns`, and return the decision.
-
-        The agent starts again at once, `AGENT_RESTARTS_MAX` times in quick succession at most.
-        """
+        """Count a death of the agent after `lived_ns`, and return the decision: it starts again at once, or never."""
         deaths = self._deaths.add(lived_ns)
         died = f"its agent died of {words}" if words else "its agent died"
         if deaths <= AGENT_RESTARTS_MAX:
@@ -75,9 +70,8 @@ def why_nodes_are_too_few(
 ) -> str:
     """Return why the run ends for want of nodes that could ever run its job; empty: it goes on.
 
-    A run that has given up too many of its nodes would wait for room in vain. One that other hosts may join goes on.
-    `nodes` has also those that a plan of faults adds later or has killed. `given_up` died too often, and `log` is the
-    last output of the last of them. `least` is the minimum of the job until it has started, then one.
+    `nodes` has also those that a plan of faults adds later or has killed; those `given_up` died too often, and `log` is
+    the last output of the last of them. `least` is the minimum of the job until it has started, then one.
     """
     left = len(set(nodes) - given_up)
     if others_may_join or left >= least:
@@ -96,9 +90,8 @@ class ControllerUpkeep:
     def died(self, lived_ns: int, death: Death, words: str = "", *, is_ending: bool = False) -> Next:
         """Count a death of the controller, and return the decision whether and when the next one starts.
 
-        If the controller died at its start, the pause before the next one grows with the deaths in quick succession.
-        After one that has served (`lived_ns`) there is no pause: it would be taken from the lease of agents on other
-        hosts. If it could not write the journal (`death`), the next one waits for room on the disk.
+        The pause after deaths at the start grows. After one that has served there is none: it would be taken from the
+        lease of agents on other hosts. After a lost journal (`death`) the next one waits for room on the disk.
         """
         deaths = self._deaths.add(lived_ns, ENDING_COUNTS if is_ending else 1)
         is_lost = death == "journal lost"

@@ -1,8 +1,6 @@
 """Recording of an event: what has happened is written down in the state, and as facts that are judged afterwards.
 
-Nothing is decided here: no effect comes of it, and no incident. An event from which something may follow is a fact
-itself; so are the failures, losses and changes that it tells of. An event of an attempt, a generation or an incarnation
-that is over changes nothing (R20).
+Nothing is decided here: no effect and no incident. An event of what is over changes nothing (R20).
 """
 
 from __future__ import annotations
@@ -56,10 +54,7 @@ def record(job: JobState, event: ev.Event) -> None:
 
 
 def _take_over(job: JobState, event: ev.ControllerStarted) -> None:
-    """Record that a new controller process has taken over: every usable node is suspected until it connects (R21).
-
-    An event whose epoch is not higher than the present one changes nothing.
-    """
+    """Record a controller of a higher epoch: every usable node is suspected until it connects (R21)."""
     if event.epoch <= job.epoch:
         return
     job.epoch = event.epoch
@@ -125,9 +120,8 @@ def _record_of_replica(job: JobState, replica: Replica, event: ev.AttemptEvent) 
 def _progressed(job: JobState, replica: Replica, event: ev.ReplicaProgressed | ev.ReplicaStepped) -> None:
     """Record a report of steps. Progress is to be further than ever (R8).
 
-    Counted steps are those of one attempt, which may have begun anywhere: only a count that no attempt has reached
-    before is sure to be further. A single step is not: a job that merely re-forms may take one each time. Counts do
-    not say which member is behind, because they lag.
+    Counted steps may have begun anywhere: only a count that no attempt has reached before is sure to be further. A
+    single step is not: a job that merely re-forms may take one each time. Counts lag: they do not say who is behind.
     """
     world = job.worlds[replica.world]
     if isinstance(event, ev.ReplicaStepped):
@@ -168,10 +162,7 @@ def _record_item(job: JobState, item: ev.InventoryItem) -> None:
 
 
 def _store_lost(job: JobState, event: ev.StoreLost) -> None:
-    """Record that the store of a world died: the world is to re-form, and no budget is charged (no user code failed).
-
-    The store of an earlier generation, or of a world that does not open or run, changes nothing.
-    """
+    """Record that a world's present store died: the world re-forms at no cost, as no user code has failed."""
     world = job.worlds.get(event.world)
     if world is None or world.generation != event.generation or world.store_node is None or job.ending:
         return
@@ -182,13 +173,10 @@ def _store_lost(job: JobState, event: ev.StoreLost) -> None:
 
 
 def note_restore(job: JobState, replica: Replica, step: int) -> None:
-    """Record that the first step of an attempt is older than the latest checkpoint that an earlier generation has made.
+    """Record that the first step of an attempt is older than the latest checkpoint of an earlier generation.
 
-    Nothing is decided by it. Who picks a checkpoint by himself, such as the newest name as text, does the same steps
-    again after every restart, and nothing else in the job looks wrong.
-
-    The user gets a notice, once for a generation of a world. A role whose mate in a joint world makes the checkpoints
-    may count its steps in another way, and a checkpoint without a step says nothing. `step` is the first one above 0.
+    Who picks a checkpoint by himself, such as the newest name as text, does the same steps again after every restart,
+    and nothing else looks wrong. A mate in a joint world may count in another way. `step` is the first above 0.
     """
     world = job.worlds[replica.world]
     latest = world.checkpoint

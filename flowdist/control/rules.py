@@ -1,8 +1,7 @@
-"""Meaning of a failure: restart, fail or ignore, and whether a budget pays for it (R5, R8, R9, R11).
+"""Meaning of a failure: restart, fail or ignore, whether a budget pays (R5, R8, R9, R11), and after which wait (R10).
 
-All follows from the role's policy, the incidents charged so far, the failure and the time. A verdict says in words
-which of the user's rules decided. The back-off before a restart that a budget pays for is here, too (R10), and the
-limit on membership changes: each is free, but too many in a row without progress or health fail the job (R8).
+All follows from the role's policy, the incidents charged so far, the failure and the time. Changes of membership are
+free, but too many in a row without progress or health fail the job (R8).
 """
 
 from __future__ import annotations
@@ -28,9 +27,8 @@ Charges = Mapping[int, Sequence[int]]  # by level of the policy: when the incide
 class Verdict(NamedTuple):
     """Decision about one failure: what follows (`action`), what restarts (`scope`), and why, in words (`because`).
 
-    `counted`: a budget pays for the restart. `exhausted`: the action follows from a used-up budget; an upstream role
-    may still turn out to be the cause (R7). `level` is the number of escalations: 0 is the role's own budget, 1 that of
-    `policy.wider` (R11).
+    `counted`: a budget pays. `exhausted`: a budget is used up, but an upstream may yet be the cause (R7). `level` is
+    the number of escalations: 0 is the role's own budget, 1 that of `policy.wider` (R11).
     """
 
     action: Action
@@ -48,10 +46,8 @@ PEER_HANGS = EXCUSED._replace(because="a collective timed out because a peer han
 def judge_failure(role: RoleSpec, charges: Charges, failure: Failure, now: int, *, caused: bool = False) -> Verdict:
     """Return the verdict on a failure of the role at `now` (ns). Nothing is changed.
 
-    The first rule of the policy that matches decides (R9). Without one, failures of `FREE_KINDS` restart free of
-    charge. Others restart as far as the budgets of the policy reach, less the `charges` so far. Without a policy they
-    fail the job, unless they came after an order to stop (`was_told`). `caused`: something upstream, or in the same
-    incident, is the root cause, so no budget pays for this failure.
+    The first rule that matches decides (R9); else `FREE_KINDS` are free, and budgets pay, less the `charges` so far.
+    Without a policy the job fails, unless the failure `was_told`. `caused`: something else is the root; no budget pays.
     """
     policy = role.restart
     rule = matching_rule(policy, failure)
@@ -71,10 +67,7 @@ def judge_failure(role: RoleSpec, charges: Charges, failure: Failure, now: int, 
 
 
 def _within_budget(role: RoleSpec, policy: RestartPolicy, charges: Charges, level: int, now: int) -> Verdict:
-    """Return the verdict of the budget of `policy`: a restart that it pays for, or what follows when it is used up.
-
-    Then the wider policy decides, if there is one. `level` is the number of escalations before this policy.
-    """
+    """Return the verdict of the budget of `policy`, the wider one after `level` escalations: it pays, or is used up."""
     used = charges_in_window(charges.get(level, ()), policy.within_ns, now)
     window = f" within {format_duration(policy.within_ns)}" if policy.within_ns is not None else ""
     wider = f" of the {policy.scope}" if level else ""
@@ -138,9 +131,8 @@ class Backoff(NamedTuple):
 def next_backoff(policy: RestartPolicy, step: int, last_counted_ns: int | None, now: int) -> Backoff:
     """Return how long an incident that a budget pays for waits, and the step of the next one. Nothing is changed.
 
-    The first restart does not wait. Each later one waits twice as long as the one before, from `backoff_ns` to
-    `backoff_max_ns`. `backoff_reset_ns` after the role's last charged incident closed (`last_counted_ns`) the series
-    starts anew; `step` is how many of it came before.
+    The first does not wait, each later one twice as long as the one before; the series, of which `step` came before,
+    starts anew `backoff_reset_ns` after the last charged incident closed (`last_counted_ns`).
     """
     if last_counted_ns is not None and now - last_counted_ns >= policy.backoff_reset_ns:
         step = 0
@@ -189,8 +181,7 @@ def row_text(name: str, free_row: int, options: JobOptions, last: str) -> str:
 def growth_wait_ns(cooldown_ns: int, free_row: int, options: JobOptions, *, healthy: bool, is_first: bool) -> int:
     """Return how long (ns) a generation has to run before the world may re-form with more members (R8, R13).
 
-    `cooldown_ns` is the longest cool-down of the world's roles. The first generation has none, because the world has
-    waited for nodes to join before.
+    The first one has no cool-down (the longest of the roles), because the world has waited for nodes before.
     """
     wait = 0 if is_first else cooldown_ns
     if free_row >= options.free_incidents_max - 1 and not healthy:

@@ -1,13 +1,7 @@
-"""Files of `--faults FILE`: a plan of faults as lines, one fault each, or as TOML.
+"""Files of `--faults FILE`: a plan of faults as lines, one fault each, `# comments`, or as TOML.
 
-    # two nodes at once, and while the job recovers a third
-    node1@3m/5m
-    node2@3m/5m
-    node3@start=trainer,2
-    trainer@10m:scale=4
-    rate node-kill=6.5e-3/node-day/15m
-
-In TOML the same texts are in lists: `faults`, `rates`, `scale`, `add` and `drain`, as in a scenario file.
+A rate is a line, too: `rate node-kill=6.5e-3/node-day/15m`. In TOML the same texts are in lists: `faults`, `rates`,
+`scale`, `add` and `drain`, as in a scenario file.
 """
 
 from __future__ import annotations
@@ -34,10 +28,7 @@ PARSERS: dict[str, Callable[[str], Any]] = {
 
 
 def read_plan(path: Path) -> Plan:
-    """Read a plan from a file: TOML if its name ends in `.toml`, else one fault or `rate` per line.
-
-    FlowdistError, with file and line, if the file or a text in it cannot be read.
-    """
+    """Read a plan: TOML if its name ends in `.toml`, else lines. FlowdistError, with file and line, for a bad text."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

@@ -1,10 +1,7 @@
-"""Fault grammar, and the values that its texts describe.
+"""Fault grammar: TARGET@WHEN[+OFFSET][:KIND[=ARG]][/DURATION], as in `node2@30s/60s`; the default KIND is a kill.
 
-    TARGET@WHEN[+OFFSET][:KIND[=ARG]][/DURATION]        node2@30s/60s   trainer/0@step=trainer,500:exit=3
-
-The same text works in `flowdist simulate`, in `flowdist run` and in scenario files, and needs no quotes in a shell.
-Without KIND the fault is a kill. The simulator and the runtime each have the kinds that they can carry out, and refuse
-the others.
+The same text, which needs no quotes in a shell, works in `flowdist simulate`, `flowdist run` and scenario files. Each
+command refuses the kinds that it cannot carry out.
 """
 
 from __future__ import annotations
@@ -361,9 +358,5 @@ def wrong_duration(text: str, value: str, start: int) -> str:
 
 
 def refuse(text: str, start: int, end: int, message: str, help: str, where: str = "") -> NoReturn:
-    """Raise FaultError with the part of the text from `start` to before `end` underlined, which count from 0.
-
-    `text` is that of a fault, rate or order, and `where` its `file:line`, empty if it is of the command line. `help` is
-    what to write instead.
-    """
+    """Raise FaultError, the text from `start` to before `end` (from 0) underlined; `where` is `file:line` or empty."""
     raise located(FaultError(message + underlined(text, start, end), help=help), where)

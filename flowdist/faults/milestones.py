@@ -1,7 +1,4 @@
-"""Milestones of a job for which faults wait (`step=trainer,500`), and why one never came, or a fault hit nothing.
-
-The same in simulation and on real processes.
-"""
+"""Milestones for which faults wait (`step=trainer,500`), and why one never came, simulated or real."""
 
 from __future__ import annotations
 
@@ -24,10 +21,8 @@ from flowdist.graph import SECOND, format_duration
 def has_come(job: JobState, event: Event, what: Milestone, role: str, number: int) -> bool:
     """Return whether the event, which the controller has just handled, brings the job to a milestone.
 
-    Of `what`, `start`: a replica of the role starts, in generation `number` or later. `ready`: a replica is ready.
-    `generation`: all of generation `number` or a later one runs. `step`: a replica reports step `number` or a later
-    one, or so many optimizer steps were counted in an attempt of it. `checkpoint`: `number` checkpoints of the role
-    have been accepted. `number` is 0 for a `start` or `ready` without one.
+    Later generations and steps count as well; a `step` may also be so many counted optimizer steps in an attempt.
+    `number` is 0 for a `start` or `ready` without one.
     """
     if not isinstance(event, ReplicaStarted | ReplicaReady | ReplicaProgressed | ReplicaStepped | CheckpointOffered):
         return False

@@ -1,17 +1,7 @@
-"""Random faults at a rate: so many per day of each node, each replica, each zone.
+"""Random faults at a rate: [CAUSE:]SUBJECT-KIND=RATE/UNIT[:ARG][/DURATION][/lemon=PART,TIMES][/weibull=SHAPE].
 
-    [CAUSE:]SUBJECT-KIND=RATE/UNIT[:ARG][/DURATION][/lemon=PART,TIMES][/weibull=SHAPE]
-
-    node-kill=6.5e-3/node-day/15m   zone-lost=1e-4/zone-day/1h   ecc:node-kill=2e-3/node-day/exp(4h)/lemon=0.1,50
-
-The times between two faults of one entity are exponentially distributed, or age (see `repairs`). Each entity draws from
-a stream of its own, whose key is the seed, the entity's name and the rate's name. So one more rate, fault or node
-leaves all other draws as they are, and another number in the rate only stretches them. Times are whole milliseconds, so
-that each fault can be written in the fault grammar and played again.
-
-A DURATION may be drawn: evenly (`2h..6h`), or exponentially with a mean (`exp(4h)`). These draws have streams of their
-own, too. A `lemon` is a node that came back bad: its next fault of the rate comes, after its return, so many times
-sooner on average. What control does about such nodes is rule R22.
+Each entity, such as a node or zone, draws from a stream of its own, keyed by seed, entity and rate: one more rate or
+node leaves all other draws as they are. Times are whole ms, as in the fault grammar, so that faults can be repeated.
 """
 
 from __future__ import annotations
@@ -108,10 +98,7 @@ def _help_for_unit(text: str, subject: str, kind: str) -> str:
 
 
 def _cause_subject_and_kind(text: str, name: str) -> tuple[str, str, str]:
-    """Return cause (or an empty text), subject and kind of a name such as `node-kill` or `nic:node-kill`.
-
-    The rest is split before the longest kind that it ends with: subject and kind may have hyphens.
-    """
+    """Return cause (or ""), subject and kind of `nic:node-kill`, split before the longest kind: names have hyphens."""
     cause, colon, rest = name.partition(":")
     if colon and not _NAME.fullmatch(cause):
         refuse(text, 0, max(len(cause), 1), f"{cause!r} cannot be the name of a cause", "write nic:node-kill=...")
@@ -144,7 +131,7 @@ def _unit(text: str, unit: str, start: int) -> tuple[str, int]:
 def entities(rate: Rate, graph: RoleGraph, nodes: Sequence[str]) -> list[str]:
     """Return the targets that the rate hits, each with faults of its own: `node1`, `trainer/0`, `zone=a`, `controller`.
 
-    Raises FaultError if the job does not have the subject, the unit is that of another one, or there is no duration.
+    FaultError if the job does not have the subject, the unit is that of another one, or there is no duration.
     """
     unit, found = _subjects(rate, graph, nodes)
     _check_unit(rate, unit)
@@ -193,8 +180,7 @@ def check_rates(
 ) -> None:
     """Check the rates of a plan against the job, in which there may be these nodes.
 
-    FaultError for two rates of one name, a subject that the job lacks, faults that `check` refuses (the simulator, or
-    the runtime, cannot carry them out), or a rate above one fault per millisecond.
+    FaultError for two rates of one name, an unknown subject, faults that `check` refuses, or a rate above 1/ms.
     """
     names: dict[str, None] = {}
     for rate in rates:
@@ -251,12 +237,9 @@ class Entity:
 
 
 class Arrivals:
-    """Endless sequence of the faults of several rates, in the order of their times.
+    """Endless sequence of the faults of several rates, already checked, in the order of their times.
 
-    The constructor draws the first fault of each entity; `pop` or `take` returns the next fault and draws another.
-    `rates` are those that `check_rates` has accepted, `nodes` the names of all nodes that may be there, in order, and
-    `starts` when nodes start that are not there from the beginning, in ns: they age from then on. Another seed draws
-    other faults.
+    `nodes` are the names of all that may be there, in order; `starts` (ns) those of later ones, which age from then on.
     """
 
     def __init__(

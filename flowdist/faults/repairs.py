@@ -1,15 +1,7 @@
-"""Repairs of nodes that a rate has hit, and their ages: how long a repair takes, whether the node comes back bad.
+"""Repairs (`/15m`, `/2h..6h`, `/exp(4h)`, `/exp(4h)/lemon=0.1,50`) of what a rate has hit, and ages of entities.
 
-    /15m   /2h..6h   /exp(4h)   /exp(4h)/lemon=0.1,50
-
-A rate with a shape changes with the time since the start of a node, or since its last repair:
-
-    node-kill=6.5e-3/node-day/4h/weibull=0.7      infant mortality: most faults soon after a start or a repair
-    node-kill=6.5e-3/node-day/4h/weibull=3        wear: few faults soon, more with age
-
-The time to the next fault of an entity is a Weibull time with this shape. Its mean is that of the rate. With the shape
-1 it is exponential, as without a shape. The clock of a rate begins when an entity starts, and anew when its fault of
-this rate is over.
+With `weibull=SHAPE` the times between faults have that shape, and the mean of the rate: below 1 most come soon after a
+start or repair, above 1 with age. The clock begins when an entity starts, and anew when its fault of the rate is over.
 """
 
 from __future__ import annotations
@@ -26,9 +18,9 @@ _EXPONENTIAL = re.compile(r"exp\((.*)\)")
 
 
 def parse_repair(text: str, start: int, value: str) -> tuple[Repair | None, int]:
-    """Return the distribution and the mean, in ns, of the time after which the faults of a rate heal.
+    """Return distribution (None for a plain duration) and mean (ns) of the time after which the faults of a rate heal.
 
-    `value` is a duration, which has no distribution, `2h..6h` or `exp(4h)`; FaultError for anything else.
+    `value` is a duration, `2h..6h` or `exp(4h)`; FaultError for anything else.
     """
     low, dots, high = value.partition("..")
     if dots:
@@ -70,10 +62,7 @@ def parse_lemon(text: str, start: int, value: str, kind: str, *, returns: bool) 
 
 
 def repair_ns(rate: Rate, key: bytes, n: int) -> int | None:
-    """Return how long repair `n` of an entity takes, in ns and whole ms; None if the fault does not heal.
-
-    `key` is that of the stream of its faults; repairs have one of their own.
-    """
+    """Return how long repair `n` of an entity, whose faults have stream `key`, takes (ns, whole ms); None: for good."""
     if rate.repair is None:
         return rate.duration_ns
     is_exponential, low_ns, high_ns = rate.repair

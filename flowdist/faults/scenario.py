@@ -30,10 +30,7 @@ class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One scenario file. `topology` is a path relative to the file; times and faults are texts of the fault grammar.
-
-    The other keys are options of `flowdist simulate`: `faults` is `--fail`, `rates` is `--rate`, `params` is `-p`.
-    """
+    """One scenario file: `topology` is relative to it; the other keys are options of `flowdist simulate`, as texts."""
 
     title: str
     topology: str
@@ -79,10 +76,7 @@ EXAMPLES = {
 
 
 def load_scenario(path: Path) -> Scenario:
-    """Read the scenario in a file; names and faults in it are checked later.
-
-    FlowdistError, with the file and the key, if it cannot be read, or is not a scenario.
-    """
+    """Read a scenario; FlowdistError, with file and key, if it is none. Names and faults are checked later."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -118,10 +112,7 @@ def _no_such_value(path: Path, content: dict[str, Any], text: str) -> FlowdistEr
 
 
 def check_expectations(path: Path, expect: Expect, graph: RoleGraph) -> None:
-    """Check the expectations of a scenario against its job. `path` is the scenario file, for messages.
-
-    FlowdistError if the job has no such role or world, or a bound is not a duration, or not a share from 0 to 1.
-    """
+    """Check expectations of the scenario file `path` against its job; FlowdistError for unknown names, bad bounds."""
     roles = [role.name for role in graph.roles]
     worlds = [*roles, *(world.name for world in graph.worlds)]
     worlds += [f"{role.name}/{i}" for role in graph.roles if not role.gang for i in range(role.max_replicas)]

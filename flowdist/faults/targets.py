@@ -47,7 +47,7 @@ def added_node(name: str, graph: RoleGraph) -> NodeSpec:
 
 
 def check_targets(faults: Sequence[Fault], graph: RoleGraph, nodes: Iterable[str]) -> None:
-    """Check the targets of faults, and the roles in their WHEN, against the job and all nodes that may be there.
+    """Check the targets of faults, and roles in their WHEN, against the job and all nodes that may be there.
 
     FaultError for what the job does not have, or a duration that the target cannot have.
     """
@@ -114,9 +114,8 @@ def _refuse_unknown(text: str, start: int, what: str, name: str, known: Iterable
 def refuse_unsupported(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str]], where: str) -> None:
     """Raise FaultError for the first fault whose kind a command, `where` in the message, cannot carry out.
 
-    `kinds` has the kinds that it can carry out, by target: `node`, `replica`, `controller`. A kind that it carries out
-    for nodes alone, or for replicas alone, passes for both, as a target such as `x@30s` may be a role or a node:
-    `refuse_misplaced` says of which of them it is.
+    `kinds` has those that it can, by target. One for nodes alone, or replicas alone, passes for both, as a target such
+    as `x@30s` may be a role or a node: `refuse_misplaced` says which.
     """
     for fault in faults:
         what = "controller" if fault.target == "controller" else "replica" if "/" in fault.target else "any"
@@ -136,11 +135,7 @@ def refuse_fault(fault: Fault, message: str, help: str) -> NoReturn:
 
 
 def refuse_misplaced(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str]], nodes: Iterable[str]) -> None:
-    """Raise FaultError for the first fault whose kind its target cannot have: some kinds hit only nodes.
-
-    `kinds` has the kinds by target: `node`, `replica`, `controller`. Other targets than `nodes`, labels and the
-    controller are replicas.
-    """
+    """Raise FaultError for the first fault whose kind (`kinds`, by target) its target cannot have."""
     nodes = list(nodes)
     for fault in faults:
         what = "node" if fault.target in nodes or fault.label is not None else "replica"

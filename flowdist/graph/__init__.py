@@ -1,7 +1,6 @@
 """The role graph: frozen values that describe a job. The DSL makes them, and every other part of flowdist reads them.
 
-The package also has the arithmetic on them that several packages need: capacity, units, mesh, warm starts, JSON. It
-imports nothing of flowdist but itself, and does no I/O.
+The package also has the arithmetic on them that several packages need. It imports nothing else of flowdist.
 """
 
 from flowdist.graph.capacity import WHOLE

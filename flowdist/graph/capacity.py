@@ -19,10 +19,7 @@ MOMENTS_MAX = 64  # sets of roles: from half as many on, `moments` leaves unions
 
 
 class Need(NamedTuple):
-    """Capacity that one replica needs: cpu in thousandths of a core, memory in bytes, and a number of GPUs.
-
-    `share` is the part that it needs of each GPU, in thousandths: below WHOLE for one GPU that several replicas share.
-    """
+    """Need of one replica: cpu in thousandths of a core, memory in bytes, GPUs, and its part of each in thousandths."""
 
     mcpu: int = 0
     gpu: int = 0
@@ -36,10 +33,7 @@ class Need(NamedTuple):
 
 
 class Capacity(NamedTuple):
-    """Free capacity of one node: cpu in thousandths of a core, memory in bytes, thousandths of each GPU by number.
-
-    cpu and memory are negative if the node is oversubscribed.
-    """
+    """Free capacity of one node: thousandths of a core, and of each GPU by number; bytes. Oversubscribed: negative."""
 
     mcpu: int
     devices: tuple[int, ...]
@@ -70,18 +64,12 @@ def wanted(roles: Collection[RoleSpec]) -> tuple[float, int]:
 
 
 def fits(need: Need, free: Capacity) -> bool:
-    """Return whether one more replica fits into the free capacity of a node.
-
-    A dimension that the replica does not need plays no part, even if the node is oversubscribed in it.
-    """
+    """Return whether one more replica fits into the free capacity of a node; what it does not need plays no part."""
     return slots(need, free) > 0
 
 
 def pick(need: Need, free: Capacity) -> tuple[int, ...]:
-    """Return the numbers of the GPUs that one more replica gets; empty if too few are free.
-
-    Whole GPUs are the lowest free ones, a share the fullest that has room for it, and the lowest of these.
-    """
+    """Return the GPUs of one more replica: the lowest free ones, or for a share the fullest with room; or empty."""
     if need.share == WHOLE:
         whole = [number for number, left in enumerate(free.devices) if left == WHOLE]
         return tuple(whole[: need.gpu]) if len(whole) >= need.gpu else ()
@@ -89,10 +77,7 @@ def pick(need: Need, free: Capacity) -> tuple[int, ...]:
 
 
 def subtract(free: Capacity, need: Need, devices: tuple[int, ...] | None = None) -> Capacity:
-    """Return the capacity that is left after one more replica has been placed on the node.
-
-    It gets the GPUs of the numbers `devices`; None: those that `pick` returns.
-    """
+    """Return the capacity that is left after one more replica, on the GPUs `devices` (None: those of `pick`)."""
     if need.gpu and devices is None:
         devices = pick(need, free)
     return Capacity(free.mcpu - need.mcpu, _change(free.devices, devices or (), -need.share), free.memory - need.memory)
@@ -142,12 +127,10 @@ def _change(devices: tuple[int, ...], which: tuple[int, ...], by: int) -> tuple[
 
 
 def moments(before: Mapping[str, Collection[str]]) -> list[frozenset[str]]:
-    """Return the sets of roles that can have succeeded by the time at which some other role can start.
+    """Return the sets of roles, the empty one first, that can have succeeded by the time that another role can start.
 
-    `before` has, for each role, those that have to succeed before it. `flowdist check` and the controller ask at each
-    such moment whether all other roles that can start have room together. The empty set, for the start of the job, is
-    the first. If two roles wait for different sets, the union of both is a moment, too. Some unions are left out when
-    there are more than about MOMENTS_MAX sets.
+    `before` has, for each role, those that have to succeed before it. The roles that can start at a moment have to have
+    room together. Some unions of sets are left out when there are more than about MOMENTS_MAX sets.
     """
     found: dict[frozenset[str], None] = {frozenset(): None}
     for gone in dict.fromkeys(frozenset(names) for names in before.values()):

@@ -1,8 +1,7 @@
 """Size of a world: the mesh that its ranks form, and the time of a step.
 
-`("pp", 2), ("dp", 0), ("tp", 2)` is a mesh of three dimensions, of which the first varies slowest, as with torch's
-`init_device_mesh`. The size 0 marks the elastic dimension: its size is the number of ranks divided by the sizes of the
-others.
+In `("pp", 2), ("dp", 0), ("tp", 2)` the first dimension varies slowest, as with torch's `init_device_mesh`, and 0 marks
+the elastic one: its size follows from the number of ranks.
 """
 
 from __future__ import annotations
@@ -50,8 +49,7 @@ StepTimes = tuple[tuple[int, int], ...]  # number of workers and time of a step 
 def step_time_at(table: StepTimes, workers: int) -> int:
     """Return the time of a step, in ns rounded down, of that many workers (1 or more), by a table of some.
 
-    Between two entries the speed (steps per time) changes evenly with the number of workers. A number beyond the first
-    or the last entry has the time of that entry.
+    Between two entries the speed changes evenly; beyond the first or last the time is that of the entry.
     """
     at = bisect_left(table, (workers, 0))
     if at == len(table):
@@ -65,11 +63,9 @@ def step_time_at(table: StepTimes, workers: int) -> int:
 
 
 def scaled(step_ns: int, most: int, scaling: float) -> StepTimes:
-    """Return the table of a world whose speed depends on its size.
+    """Return the table of a world whose largest size, of `most` workers, has steps of `step_ns`.
 
-    `step_ns` is the time of a step of the largest world, of `most` workers. `scaling` is the part of its speed, from 0
-    to 1, that is proportional to the number of workers. With 1 half of the workers take twice as long, with 0 they take
-    as long.
+    `scaling`, 0 to 1, is the part of its speed that is proportional to the workers: with 1 a half takes twice as long.
     """
     if most == 1 or not scaling:
         return ((most, step_ns),)

@@ -1,7 +1,6 @@
 """Units: time is counted in integer nanoseconds, memory in integer bytes; users read and write `30s` and `64GiB`.
 
-The types of numbers here have ranges, which the decoder of graphs and events checks. Nothing checks them when a value
-is made in Python: the DSL does that, with words for its users.
+The decoder checks the ranges of these types; in Python the DSL does, with words for its users.
 """
 
 from __future__ import annotations
@@ -74,10 +73,9 @@ class NoUnitError(ValueError):
 
 
 def parse_duration(value: str | int | float) -> int:
-    """Return the nanoseconds of a text such as `30s`, `1m30s` or `400ms`; 0 needs no unit, as text or number.
+    """Return the ns of a text such as `30s`, `1m30s` or `400ms` (ns, us, ms, s, m, h, d); 0 needs no unit.
 
-    The units are ns, us, ms, s, m, h and d. Raises NoUnitError for another number without a unit, ValueError for
-    anything else and for more than 292 years, which 64 bits cannot hold.
+    NoUnitError for another number without a unit, ValueError for others and for more than 292 years (64 bits).
     """
     text = _written(value)
     if text == "0":
@@ -147,10 +145,9 @@ def _whole(value: int | float) -> int:
 
 
 def parse_memory(value: str | int) -> int:
-    """Return the bytes of a text such as `64GiB` (of 1024) or `500MB` (of 1000); 0 needs no unit.
+    """Return the bytes of a text such as `64GiB` (of 1024; also `64Gi`, `64G`) or `500MB` (of 1000); 0 needs no unit.
 
-    The units are B; KiB, MiB, GiB, TiB, also without the B or the iB; KB, MB, GB and TB. Raises NoUnitError for another
-    number without a unit, ValueError for anything else and for 8 EiB and more.
+    NoUnitError for another number without a unit, ValueError for anything else and for 8 EiB and more.
     """
     text = _written(value)
     if text == "0":

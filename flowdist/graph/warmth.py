@@ -1,7 +1,6 @@
-"""Warm starts: whether the workers of a role can be forked from a prefix, or why they cannot.
+"""Warm starts: whether the workers of a role can be forked from a prefix, or why they cannot, by the role alone.
 
-The answer follows from the role alone, before anything runs: the plan shows it, and agents use it. The prefix checks
-what shows only in its own process, such as a thread that an import has left running.
+The prefix checks what shows only in its own process, such as a thread that an import has left running.
 """
 
 from __future__ import annotations
@@ -27,11 +26,7 @@ _VARYING = re.compile(
 
 
 class PythonCommand(msgspec.Struct, frozen=True):
-    """Parsed command line of a Python interpreter.
-
-    `flags` are the interpreter's own. `target` is the path of a script, or with `is_module` the name of a module.
-    `args` are the arguments after it.
-    """
+    """Parsed command line of Python: its own `flags`, the script or module (`is_module`), and the arguments."""
 
     flags: tuple[str, ...]
     target: str
@@ -40,10 +35,7 @@ class PythonCommand(msgspec.Struct, frozen=True):
 
 
 def python_command(argv: Sequence[str]) -> PythonCommand | str:
-    """Parse a command line `python [FLAGS] SCRIPT.py|-m MODULE [ARGS]`, whose first word is the interpreter.
-
-    Return the parts, or a text that names the part that a forked process cannot do the same way, such as `-c`.
-    """
+    """Parse `python [FLAGS] SCRIPT.py|-m MODULE [ARGS]`; or return, as text, what a forked process cannot do alike."""
     flags: list[str] = []
     rest = list(argv[1:])
     while rest:
@@ -71,7 +63,7 @@ def varies(value: str) -> bool:
 def cold_because(spec: RoleSpec, python: str, ours: str) -> str:
     """Return why workers of the role cannot be forked, and are started by exec (cold); empty if they can be forked.
 
-    `python` is the path of the interpreter that `python` in a command stands for, `ours` of the one that runs flowdist.
+    `python` is the path that `python` in a command stands for, `ours` that of flowdist's own interpreter.
     """
     if not spec.warm:
         return "warm=False"

@@ -1,14 +1,7 @@
-"""Replay: the job that a record describes, rebuilt by a fresh controller from the events of the record.
+"""Replay: the job that a record describes, rebuilt by a fresh controller from the events of the record (R21).
 
-The controller is deterministic. The same events at the same times give the same state and the same effects, so a record
-holds everything that a controller ever knew (R21). Every reader of a record uses the class `Replay`: replay, report,
-status, what-if, the timeline, the mirror in the foreground process, and a controller that takes over.
-
-A record may have been edited, or written by a version of flowdist that decided otherwise. Its state then means nothing
-from the first event whose effects differ. `Replay` keeps that event, and raises `ReplayError` if it is strict.
-
-An event that no controller can have recorded, because it names what the job does not have, and one that the controller
-cannot handle, end a replay: `BadLine` names the line.
+The controller is deterministic. A record that was edited, or written by a version that decided otherwise, means nothing
+from the first event whose effects differ. `BadLine` names the line of an event that cannot be recorded or handled.
 """
 
 from __future__ import annotations
@@ -61,9 +54,8 @@ class Difference(NamedTuple):
 class Replay:
     """Controller, time accounts and recent decisions of one job, rebuilt from its record one line at a time.
 
-    `last` is the last event so far, `n` its number and `t_ns` its time; None, 0 and 0 before the first. `difference` is
-    the first event whose recorded effects the controller did not repeat; None if it repeated all. With `strict` another
-    order raises `ReplayError`. `source` is the file of the record, for messages.
+    `last` is the last event, `n` its number and `t_ns` its time; None, 0 and 0 before the first. `difference` is the
+    first event whose recorded effects the controller did not repeat: with `strict` a ReplayError.
     """
 
     def __init__(self, header: Header, *, strict: bool = False, source: str = JOURNAL) -> None:
@@ -87,13 +79,10 @@ class Replay:
         return self.difference.line.n if self.difference is not None else None
 
     def hear(self, line: Line, *, counted_as: Line | None = None) -> Difference | None:
-        """Give the next line to the controller, the timesheet and the recent decisions.
+        """Give the next line to the controller and the timesheet, which gets `counted_as` instead if that is given.
 
-        Lines other than events, such as faults, concern the timesheet alone, which gets `counted_as` instead if that is
-        given. Return the recorded effects and those that the controller decided on now, if they differ; else None.
-
-        Raises ReplayError if the replay is strict and an order differs, and BadLine if the event cannot be replayed.
-        The state is that of no moment then.
+        Return the recorded effects and those that the controller decided on now, if they differ; a ReplayError if
+        strict. BadLine if the event cannot be replayed. After an error the state is that of no moment.
         """
         if isinstance(line, Header):
             return None
@@ -147,10 +136,9 @@ class Replay:
 
 
 def unknown_to(job: JobState, event: ev.Event) -> str:
-    """Return what the event names although the job does not have it: a replica, a world, or a node that never joined.
+    """Return what the event names although the job does not have it, in words; empty if the job has all of it.
 
-    The text is empty if the job has all of it. Nodes that may be lost, leave, or get an order before they have joined,
-    and roles of orders, are not looked at: the controller answers for these.
+    Roles of orders, and nodes that may be named before they have joined, are left to the controller.
     """
     match event:
         case ev.NodeJoined():

@@ -1,8 +1,4 @@
-"""Status of a job at one moment, as a value that can be sent and shown.
-
-The process that holds the state of the job makes the status; the terminal, --json and the metrics show it.
-`RecentDecisions` keeps what the state does not hold: the last messages of the controller, and the rate of steps.
-"""
+"""Status of a job at one moment, as a value that can be sent and shown: in the terminal, in --json, as metrics."""
 
 from __future__ import annotations
 
@@ -55,11 +51,9 @@ class Decision(msgspec.Struct, frozen=True):
 class RoleStatus(msgspec.Struct, frozen=True):
     """Role in numbers, at one moment.
 
-    `target` is the present number of wanted replicas. `phases` counts the replicas in each phase, without zeros.
-    `workers` counts processes that run. `generation` and `step` are the highest of the role's worlds. `steps_per_s` is
-    None if unknown. `restarts` counts restarts of replicas. `charged` counts the incidents that were ever charged, and
-    `used` what the role's own `budget` counts now, an incident that is still open included. Without a restart policy
-    `budget` is None.
+    `target` replicas are wanted; `workers` counts processes that run. `generation` and `step` are the highest of the
+    role's worlds. `charged` counts incidents that were ever charged, `used` what the role's own `budget` counts now,
+    with open incidents. None: no restart policy (`budget`), unknown (`steps_per_s`).
     """
 
     name: str
@@ -104,11 +98,10 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
 
 
 class VersionStatus(msgspec.Struct, frozen=True):
-    """Versions of the role `of` that the live replicas of `role` have (R23).
+    """Versions of the role `of` that the live replicas of `role` have (R23); -1: none.
 
-    `published` is the version that `of` has published last, -1: none. `replicas` has the version that the present
-    attempt of each replica has acknowledged, -1: none. `waiting` says of each replica that runs and is not ready what
-    is wrong with its version.
+    `published` is the last one of `of`, `replicas` has those that present attempts have acknowledged, and `waiting` why
+    a replica that runs is not ready with its version.
     """
 
     role: str
@@ -241,10 +234,9 @@ def status_of(
     spent: Spent | None = None,
     lost: dict[str, int] | None = None,
 ) -> Status:
-    """Return the status of a job at one moment. Nothing is changed.
+    """Return the status of a job at one moment; `lately` has heard the same events, `now` is None for the last event.
 
-    `lately` has heard the same events. `now` is None for the time of the last event. `spent` (ns by role and bucket up
-    to `now`) and `lost` (ns of work by role) are None if unknown, and with `spent` the goodput.
+    `spent` (ns by role and bucket up to `now`) and `lost` (ns of work by role) are None if unknown.
     """
     now = job.now if now is None else max(now, job.now)
     return Status(

@@ -1,27 +1,7 @@
-"""Timesheet: the time accounts of a job, computed from the lines of its record alone.
+"""Timesheet: the time accounts of a job, computed in one pass from the lines of its record alone.
 
-The record holds what the controller decided; what the workers did is known only as far as they report it. A world works
-from the moment that all members run, or from its first step if that is reported or counted. It works until the first
-sign that it cannot continue: the exit of a member, the last heartbeat of a lost node, the last sign of a hanging
-member, or an injected fault just before. `work_segments` computes how much of that work was lost.
-
-A world does not work while a server that it depends on is away (`Outages`). Where workers report steps, the time from
-their last step before the outage to the first step after it counts only as long as these steps usually take. A world
-whose workers report nothing at all may work or not: its time is unknown while all members run.
-
-The workers of a node that falls silent work on until the node fences itself, if it lives. That is known when it joins
-again; what a world on it alone has done since the last heartbeat is lost work then, and detection before.
-
-A world that leaves a node at an agreed step counts as having saved that step, unless the record says otherwise; its
-next report shows if it has not.
-
-Saving and restoring have buckets of their own where workers report their time. A world spends as long on them as the
-member that spends most, because the others wait for it. Where workers do not report it, it counts as work and as
-start-up, and so does what they save before all members run.
-
-The trace of a simulation ends with the accounts of the simulator. From there on they are what the timesheet says.
-
-One pass suffices, and the memory does not grow with the number of lines.
+The record holds what the controller decided; what the workers did is known only as far as they report it. Saving and
+restoring that they do not report count as work and start-up. A simulation's trace ends with the simulator's accounts.
 """
 
 from __future__ import annotations
@@ -66,10 +46,9 @@ class _Work:
 
 
 class Timesheet:
-    """Time accounts of one job, from the lines of its record.
+    """Time accounts of one job, from the lines of its record; those after the end of the job are ignored.
 
-    The caller passes every line to `hear`, in order, right after the controller has handled its event: the `job` that
-    the timesheet was made with is then the state after it. Lines after the end of the job are ignored.
+    The caller passes every line to `hear`, in order, right after the controller has handled its event.
     """
 
     def __init__(self, job: JobState) -> None:
@@ -129,11 +108,7 @@ class Timesheet:
             self._close(now)
 
     def spent(self, now: int | None = None) -> Spent:
-        """Return nanoseconds by role and bucket, from the start of the job up to `now` or up to its end.
-
-        None: up to the last event. The sum is that time x replicas. Work that is under way counts as kept. Nothing is
-        booked.
-        """
+        """Return ns by role and bucket up to `now` (None: the last event) or the job's end. Work under way is kept."""
         if self.told is not None:
             known = self.told.spent
             return {name: {each: known.get(name, {}).get(each, 0) for each in BUCKETS} for name in self._job.roles}
@@ -169,10 +144,7 @@ class Timesheet:
         return self._job.now if self._over_ns is None else self._over_ns
 
     def unreported(self) -> dict[str, list[str]]:
-        """Return for each task which reports its workers have never made: `progress`, `step numbers`, `checkpoints`.
-
-        Step numbers are missing where steps were counted; without progress there are no steps at all.
-        """
+        """Return for each task which reports its workers have never made: `progress`, `step numbers`, `checkpoints`."""
         found = {}
         for name in (spec.name for spec in self._job.graph.roles if spec.kind == "task"):
             saves = any(self._work[world].saves for world in self._job.roles[name].worlds)
@@ -309,8 +281,7 @@ class Timesheet:
     def _report(self, replica: Replica, step: int, now: int) -> None:
         """Add the report of a member that has done `step` to the segment of its world.
 
-        The first report of a segment also shows from which step the generation resumed, and corrects how much of the
-        ended segments was kept. Ended segments of counted steps cannot be corrected.
+        The first one of a segment shows where the generation resumed, and so how much of ended segments was kept.
         """
         work = self._work[replica.world]
         segment = self._segment_of(replica, now)
@@ -344,10 +315,7 @@ class Timesheet:
                 work.segment.spend(event.on, more, now)
 
     def _segment_of(self, replica: Replica, now: int) -> WorkSegment | None:
-        """Return the segment of work of the world in which the replica has made a step; None if it is no member.
-
-        A step of a world that runs without a segment begins one. The roles of the world report steps from now on.
-        """
+        """Return the world's segment for a step of the replica, begun by it if need be; None if it is no member."""
         world = self._job.worlds[replica.world]
         work = self._work[world.name]
         if work.segment is None and world.phase == "running":
@@ -386,8 +354,8 @@ class Timesheet:
     def _save(self, work: _Work, step: int, now: int) -> None:
         """Record an accepted checkpoint of a world at `step`.
 
-        The first one shows that the world saves: ended segments of a world without step reports count as lost then,
-        because no checkpoint kept their work. What members have done that had succeeded by then is known to be kept.
+        The first one shows that the world saves: ended segments without step reports count as lost then, because no
+        checkpoint kept their work. What members have done that had succeeded by then is known to be kept.
         """
         if not work.saves:  # a world that saves but reports no steps began anew after each segment without a checkpoint
             for closed in [closed for closed in work.closed if not closed.segment.marks]:
@@ -441,10 +409,7 @@ class Timesheet:
             self._begin_outage(replica.id, since)
 
     def _note_silent(self, work: _Work, node: NodeName, now: int) -> None:
-        """Keep the ended segment of a world that worked on a silent node alone: it may have worked until the fence.
-
-        The world must have worked up to its end: one that stood still before it is not taken to have gone on.
-        """
+        """Keep the ended segment of a world that worked, on a silent node alone: it may have gone on to the fence."""
         closed, number = work.closed[-1], self._job.worlds[work.name].incident
         is_alone = all(self._node[member] == node for member in closed.members)
         is_noticed = number is not None and self._job.incident(number).opened_ns == now  # it was in no other incident
@@ -453,7 +418,7 @@ class Timesheet:
             self._silent.setdefault(node, []).append((work.name, closed, fenced_ns))
 
     def _note_joined(self, event: ev.NodeJoined) -> None:
-        """Book what was done on a silent node up to its fence as lost: the agent that joins is the one that has fenced.
+        """Book what was done on a silent node up to its fence as lost, if the agent that joins has fenced.
 
         After a fence it joins with the next incarnation. Any other one is a new agent, and the node was dead.
         """
@@ -505,9 +470,7 @@ class Timesheet:
     def _since(self, replica: ReplicaId, event: ev.Event, now: int) -> int:
         """Return the time (ns), `now` at the latest, from which on a replica that has ended could not continue.
 
-        That is the last fault that hit the replica, its node or a stalled member shortly before. Without such a fault,
-        it is the last sign of progress of a stalled world, or the last heartbeat that a lost node can have sent; else
-        it is `now`.
+        That is the last fault shortly before that hit it, its node or a stalled member; else the last progress.
         """
         options, work = self._job.graph.options, self._work[self._job.replicas[replica].world]
         segment = work.segment
@@ -541,8 +504,7 @@ class Timesheet:
     def _halt(self, name: str, at: int) -> None:
         """End the segment of a world at the time `at`: a member is gone, and the others cannot continue without it.
 
-        Work after the last checkpoint is booked as lost if the world saves checkpoints; once the end of the job is
-        decided, it is booked as unsaved at the end, because nothing does it again.
+        Once the end of the job is decided, what was not saved is booked as that, not as lost: nothing does it again.
         """
         work = self._work[name]
         segment = work.segment
@@ -571,10 +533,9 @@ class Timesheet:
         work.segment, work.members = None, {}
 
     def _begins_at(self, name: str, segment: WorkSegment, end: int) -> int:
-        """Return the position in the segment (ns of work, at most `end`) at which start-up ended.
+        """Return the position (ns of work, at most `end`) at which start-up ended.
 
-        That is where the steps began. A segment without reports is start-up as a whole if a role of the world reports
-        progress at other times, and work as a whole if none does.
+        A segment without reports is all start-up if a role of the world reports progress at other times, else all work.
         """
         if not segment.marks:
             return end if any(role in self._reporting for role in self._job.worlds[name].roles) else 0

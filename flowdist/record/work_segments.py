@@ -1,19 +1,7 @@
 """Work segment: the work of one generation of a world, from when all members run until the world halts.
 
-A position in a segment is the work done so far, in nanoseconds: the time since the segment began, without stalls. The
-record reports steps and checkpoints. From these follows when the steps began, and how much work was kept:
-
-* The first report comes at the end of the steps since the step that the generation resumed from, or of one step if that
-  is unknown. The steps began that much earlier, by the pace between the first two reports.
-* Optimizer steps that flowdist has counted say when steps were done, but not which: their numbers begin at 1 with every
-  attempt. So they show where start-up ended, and nothing about work that was done again.
-* Workers may report how long they saved and restored, as one sum for each. Restoring is taken out of start-up first.
-  All else is taken out of the work that was kept, and never more than there is: lost work is lost with its saving.
-* While a server of the world is away, and until the next report of a step after that, no work counts. That report
-  shows how many steps were done since the one before the outage: they count as long as such steps take otherwise, and
-  at least for the time before the outage. The rest is a stall. Other reports say nothing about steps.
-* If checkpoints are reported, the work after the last of them is lost when the world halts. If none are reported, only
-  that work is lost that the record shows to be done again.
+A position in a segment is the work done so far, in ns: the time since it began, without stalls. Steps and checkpoints
+show where steps began, and how much was kept; without checkpoints only what is seen to be done again is lost.
 """
 
 from __future__ import annotations
@@ -34,8 +22,7 @@ Unkept = Literal["lost work", "unsaved at the end"]
 class WorkSegment:
     """Work of one generation of a world that is still under way, with the steps, checkpoints and stalls reported in it.
 
-    Positions are nanoseconds since the segment began, without stalls. `marks` are the (position, step) of the reports
-    of the most advanced replica, thinned to `MARKS_MAX`.
+    `marks` are the (position, step) of the reports of the most advanced replica, thinned to `MARKS_MAX`.
     """
 
     begun_ns: int
@@ -143,11 +130,7 @@ class WorkSegment:
             self.marks = [self.marks[0], *self.marks[1:-1:2][1:], self.marks[-1]]
 
     def save(self, step: int, now: int) -> None:
-        """Record an accepted checkpoint: the work up to `step` is saved.
-
-        If the reports do not say when that step was done (`step` is 0, before the first report or after the last, or
-        the steps were counted), the work up to `now` counts as saved.
-        """
+        """Record an accepted checkpoint: work up to `step`, or up to `now` if no report says when it was, is saved."""
         position = self._passed(now)  # of an outage: the next report corrects it
         if step and not self.is_counted and self.marks and self.marks[0][1] <= step < self.marks[-1][1]:
             position = self.when(step)
@@ -189,9 +172,8 @@ class WorkSegment:
     def begins_at(self, pace: tuple[int, int] | None) -> int:
         """Return the position at which the steps began and start-up ended; 0 without a report.
 
-        The steps began before the first report: earlier by the time of the steps done since the step that the segment
-        resumed from (one step if unknown), and at most by the time between two reports. `pace`, of an earlier segment
-        of the world, is used while this one has a single report.
+        They began before the first report by the time of the steps since the step resumed from, one if unknown, at the
+        pace of the first two reports, or else at the `pace` of an earlier segment of the world.
         """
         if not self.marks:
             return 0
@@ -202,10 +184,10 @@ class WorkSegment:
         return max(0, first - min(ns, before * ns // steps))
 
     def split(self, start: int, kept: int, end: int, lasted_ns: int, unkept: Unkept = "lost work") -> dict[Bucket, int]:
-        """Divide the segment, `lasted_ns` long with its stalls, among buckets, and return nanoseconds by bucket.
+        """Return how the segment, `lasted_ns` long with its stalls, divides among buckets (ns).
 
-        The positions (ns, without stalls) are where the steps began, up to which the work was kept, and where it ended.
-        Work after `kept` is in the bucket `unkept`.
+        The positions are where the steps began, up to which the work was kept, and where it ended. Restoring is taken
+        out of start-up first, all else out of what was kept: lost work is lost with its saving.
         """
         restoring, work = self.spent.get("restoring", 0), kept - start
         before_steps = min(restoring, start)
@@ -223,10 +205,7 @@ class WorkSegment:
 
 @dataclass(slots=True)
 class ClosedSegment:
-    """Segment that has ended: its steps lasted from position `start` to `end` (ns), and the work up to `kept` was kept.
-
-    Work between `kept` and `end` is `unkept`. `kept` is corrected when the next generation shows where it resumed.
-    """
+    """Segment that has ended: its steps lasted from `start` to `end`; what they did after `kept` is `unkept`."""
 
     segment: WorkSegment
     start: int

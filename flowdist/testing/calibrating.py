@@ -1,11 +1,4 @@
-"""Times of recorded runs for the simulations of a test: measure them, and give them to a topology.
-
-from flowdist.testing import calibrate, calibrated, simulate
-
-def test_a_lost_node_costs_less_than_a_minute_with_the_times_of_the_last_run():
-    graph = calibrated("topology.py", calibrate("runs/latest"))
-    assert simulate(graph, "node1@5m/2m").job.outcome == "succeeded"
-"""
+"""Times of recorded runs for the simulations of a test: measure them, and give them to a topology."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """Campaign: many seeds, each with a plan of faults that the topology has to survive. Failures are shrunk.
 
-Safety is checked after every event: split brain always, the invariants where something has changed (all of them now and
-then, and at the end), and the user's properties. Quiet times are fast-forwarded unless a property of the user's has to
-see them. A seed that fails is run again with every step played and everything checked after every event. Then its plan
-is shrunk: faults are left out as long as it fails. `verdicts` judges a run.
+Quiet times are fast-forwarded unless a property of the user's has to see them, and what has changed is checked. A seed
+that fails is run again with every step played and everything checked. `verdicts` judges a run.
 """
 
 from __future__ import annotations
@@ -58,9 +56,8 @@ class Verdict(NamedTuple):
 class Report:
     """Result of a campaign so far; `count` adds the verdict of one more seed.
 
-    `collectives` is the number of runs in which the campaign made the peers of dead workers fail ("fail") or hang
-    ("hang"). `raised` has the seeds that hold although a user's model raised an exception, which the topology survived
-    as an exit, each with its last exception in words.
+    `collectives`: runs in which peers of dead workers "fail" or "hang". `raised`: seeds that hold although a model
+    raised an exception, which the topology survived as an exit, with the last one in words.
     """
 
     seeds: int = 0  # number of seeds that were tried
@@ -154,8 +151,7 @@ def _made_small(
 ) -> Failure:
     """Return the failure of a seed, whose quick run has `broken` a property (name, text), with a shrunk plan.
 
-    The plan is run again with every step played. What the peers of dead workers do is dropped if the run fails without
-    it, too. If only the fast-forwarded run fails, the failure says so, and its plan is not shrunk.
+    If only the fast-forwarded run fails, not one with every step played, the failure says so, and nothing is shrunk.
     """
     drawn = with_collective(graph, collective)
     _, played, _ = judge(drawn, plan, seed, rules)  # with all checks, another property may be found broken first
@@ -183,16 +179,12 @@ def campaign(
     known: Sequence[Known] = (),
     tell: Callable[[Verdict], None] = lambda verdict: None,
 ) -> Report:
-    """Try every seed, and return the report, which is the same for any number of processes.
+    """Try every seed, and return the report, which is the same for any number of processes, `jobs`.
 
-    A KeyboardInterrupt ends the campaign with the report so far. A job that fails without faults, and a model that does
-    not do the same twice, end it before the first seed, with that failure.
-
-    The graph has nodes. `jobs` is the number of processes. With `fail_fast` the campaign stops at the first failure,
-    also at one of `known`; else after `alike_max` that are alike, as one bug makes most seeds fail (None: never).
-    `strict`: an exception in a model is a failure, even if the topology survives the worker's exit. The plans of
-    `known`, failures of earlier campaigns, are tried first; the seed of one that fails again is not tried. `tell` is
-    called with the verdict of each seed, in order, and of each known plan that fails again.
+    A KeyboardInterrupt ends it early. So does a job that fails without faults, or a model that does not do the same
+    twice. With `fail_fast` it stops at the first failure; else after `alike_max` alike, as one bug makes most seeds
+    fail (None: never). `strict`: an exception in a model is a failure. The plans of `known` failures are tried first;
+    the seed of one that fails again is not tried. `tell` gets each verdict in order.
     """
     seeds = list(seeds)
     unsteady = _unsteady(graph, seeds[0]) if seeds and has_models(graph) else None

@@ -22,10 +22,7 @@ _AFTERWARDS = re.compile(r"; (?:waiting for|resumed: ).*")  # the end of a messa
 
 
 class Known(NamedTuple):
-    """One failure in the corpus: its seed, the shortest plan in the fault grammar, and the property that was broken.
-
-    `collective` is what the peers of dead workers did, where the topology does not say; empty: they waited.
-    """
+    """A failure of the corpus: seed, shortest plan, property; `collective` is what peers of dead workers did, or ""."""
 
     seed: int
     faults: tuple[str, ...]

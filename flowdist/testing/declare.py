@@ -1,19 +1,4 @@
-"""Functions that declare properties of a job, in a test or in a file of their own beside the topology:
-
-    # topology_properties.py
-    from flowdist.testing import always, eventually, sometimes
-
-    @always
-    def the_evaluator_never_restarts_the_trainers(job):
-        return job.worlds["trainer"].generation <= 1 + len(job.roles["trainer"].charges)
-
-    @eventually(within="2m")
-    def the_trainers_are_all_up(job):
-        return job.ending or job.worlds["trainer"].up == 4
-
-    @sometimes("the trainers go on with fewer")
-    def fewer(job):
-        return 0 < job.worlds["trainer"].up < 4
+"""Functions that declare properties of a job, in a test or in a file of their own beside the topology.
 
 The file for `x.py` is `x_properties.py`, in the same folder.
 """
@@ -128,10 +113,7 @@ def side_file(topology: str | Path) -> Path | None:
 
 
 def load_properties(path: Path) -> Properties:
-    """Import a file of properties, and return the properties that it declares.
-
-    Raises FlowdistError, with the line, if the file cannot be imported, declares none, or two of one name.
-    """
+    """Import a file of properties; FlowdistError, with the line, if it fails, has none, or two of one name."""
     if not path.is_file():
         raise FlowdistError(f"no file of properties {str(path)!r}", help="name a Python file: --properties props.py")
     found = [value for value in vars(_imported(path)).values() if isinstance(value, Always | Eventually | Sometimes)]

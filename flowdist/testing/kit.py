@@ -1,15 +1,6 @@
 """Functions for tests of a topology: simulate it, demand that it recovers, explore what else could happen.
 
-    from flowdist.testing import assert_recovers, explore, simulate
-
-    def test_a_lost_node_costs_less_than_a_minute():
-        assert_recovers("topology.py", "node1@5m/2m", lost_work="1m", within="30s")
-
-    def test_whatever_the_topology_promises_to_survive():
-        explore("topology.py", seeds=200)
-
-Topologies are files, Topology objects or compiled graphs. Nothing runs but the simulator: no torch, no processes, no
-real time.
+Topologies are files, Topology objects or compiled graphs. Nothing runs but the simulator: no torch, no processes.
 """
 
 from __future__ import annotations
@@ -153,8 +144,7 @@ def simulate(
 def _warn_of_misspelt(graph: RoleGraph) -> None:
     """Warn, at its line, of each method of a model that almost has the name of one which its class lacks.
 
-    Such a model passes every test: one with `publsh` saves nothing, so nothing can be restored wrongly. Python shows
-    the warning once in a process unless its filters say otherwise.
+    Such a model passes every test: one with `publsh` saves nothing, so nothing can be restored wrongly.
     """
     for role in graph.roles:
         if role.simulate:
@@ -277,10 +267,7 @@ def _changed(
     result: SimResult,
     options: Mapping[str, Any],
 ) -> list[str]:
-    """Run the job again without faults; return a list with the difference in words, or an empty list.
-
-    After a difference it runs once more with the faults, to see whether its models do the same twice.
-    """
+    """Return how a run without faults differs, in words, or nothing; then also whether models do the same twice."""
     if not has_models(result.job.graph):
         return ["no role has a model: write simulate= in the topology"]
     kept = {name: value for name, value in options.items() if name in ("seed", "collective", "until", "params")}

@@ -24,8 +24,7 @@ def replay_lines(
 ) -> list[str]:
     """Return a list with one line, `again: COMMAND`, that replays a run; an empty list for a topology without a file.
 
-    The arguments are those of `flowdist.testing.simulate`, and `more` words of the command line. Properties that a test
-    passes as objects are not part of the command; a note in the line says so.
+    `more` are words of the command line. Properties that a test passes as objects are not part of it; a note says so.
     """
     if not isinstance(topology, str | Path):
         return []
@@ -71,9 +70,7 @@ def note_for_hypothesis(
 ) -> None:
     """Inside a Hypothesis test, make the replay command of a run a note of the present example; do nothing outside.
 
-    Hypothesis reports the notes of the smallest example that fails. For a compiled graph or a Topology, the command
-    names the source file, if compiling that file without parameters still gives the same `graph`. The other arguments
-    are those of `simulate`.
+    For a compiled graph or a Topology, the command names the source file, if that alone still gives the same `graph`.
     """
     if not is_hypothesis_at_work():
         return

@@ -1,7 +1,6 @@
 """Comparison of what users' models did in two runs of the same seed: one with faults, one without.
 
-In the history that counts, each sample is used as often, rank 0 logs the same in every step, and the states at the end
-are equal. The first difference is reported, with the steps from which the generations resumed.
+In the history that counts, samples, what rank 0 logs, and final states have to be the same.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Hypothesis strategies for topologies, plans of faults and schedules. All shrink towards few roles, faults and orders.
+"""Hypothesis strategies for users, `topologies()`, `fault_plans(topology)` and `schedules(topology)`.
 
-Users import `topologies()`, `fault_plans(topology)` and `schedules(topology)`. What is drawn is plain data: Hypothesis
-alone searches and shrinks, and a case that fails is the same case in every run.
+What is drawn is plain data: Hypothesis alone searches and shrinks, and a case that fails is the same in every run.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Simulations inside a Hypothesis test, without its line tracing.
 
-Once a test has failed, Hypothesis traces every line of each further example, to name the lines that only failing
-examples run. In a simulation those are lines of flowdist, which tell a user nothing, and each run takes ten times as
-long.
+After a failure, Hypothesis traces every line of each further example, to name those that only failing ones run: here
+lines of flowdist, which tell a user nothing, and each run takes ten times as long.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Verdict on one run of a campaign, and shrinking of a plan of faults that breaks a promise of the topology.
 
-Liveness has two phases. First the faults end, and what they broke heals. From then on the job has to commit a new step,
-and to succeed, within bounds that follow from the topology (`sim.checks.liveness`). Where roles have models, these must
-do the same as in a run without faults.
+Once the faults and what they broke are over, the job has to commit a new step, and to succeed, within bounds that
+follow from the topology (`sim.checks.liveness`). Models must do the same as without faults.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ BEFORE = 4  # lines of the trace that are kept before the cause
 class Failure(NamedTuple):
     """Promise of a topology that a run of a campaign has broken, with what is needed to replay the run.
 
-    `trace` has the lines around the cause: the first event that differs from a run that passes, or else the first
-    fault. The cause is the line after the first BEFORE lines, or nearer to the start of the run.
+    `trace` has the lines around the cause, which follows the first BEFORE lines: where it first differs from a run that
+    passes, or else the first fault.
     """
 
     seed: int
@@ -58,12 +57,10 @@ class Rules(NamedTuple):
 
 
 def judge(graph: RoleGraph, plan: Plan, seed: int, rules: Rules, *, quick: bool = False) -> tuple[SimResult, str, str]:
-    """Simulate a plan of faults, and decide whether the run breaks a property.
+    """Simulate a plan of faults; return the result, the name of the broken property, and what is wrong, or empty texts.
 
     `seed` also draws the order of events at the same time. `quick`: fast-forward quiet times, and check only what has
-    changed, which is ten times as fast. Return the result, the name of the broken property, and what is wrong; both
-    texts are empty if nothing is. If no step is committed in time after the faults, the result is that of a run up to
-    that moment.
+    changed, ten times as fast. If no step is committed in time after the faults, the result is as of then.
     """
 
     def run(until: int) -> SimResult:
@@ -111,8 +108,7 @@ def specs(plan: Plan) -> tuple[str, ...]:
 def shrink(graph: RoleGraph, plan: Plan, seed: int, rules: Rules, property: str) -> Failure:
     """Look for a shorter plan that breaks the same property, and return the failure with the shortest one found.
 
-    Faults are left out one after the other, from the last one. Then one fault is left out and later ones are moved to
-    other times. `seed` is that of the run in which `plan` breaks `property`.
+    Faults are left out from the last one on; then one more, while later ones move to other times.
     """
     faults = list(plan.faults)
     for fault in reversed(plan.faults):
@@ -134,10 +130,7 @@ def shrink(graph: RoleGraph, plan: Plan, seed: int, rules: Rules, property: str)
 def _cause(
     graph: RoleGraph, faults: Sequence[Fault], seed: int, rules: Rules, lines: Sequence[Line]
 ) -> tuple[int, str]:
-    """Return where a failing run first differs from those that lack one of its faults and pass: the latest such place.
-
-    The result is that of `_divergence`; 0 and an empty text if no run without one of the faults passes.
-    """
+    """Return the latest place (`_divergence`) where runs without one of the faults, which pass, differ; or (0, "")."""
     found = (0, "")
     for fault in faults:
         fewer = Plan(tuple(other for other in faults if other is not fault))
@@ -152,10 +145,7 @@ _PHASES |= {"in recovery": "during a recovery", "restoring": "while it restores"
 
 
 def _lines_around(lines: Sequence[Line], events: int) -> tuple[str, ...]:
-    """Return the texts of KEPT lines of the trace, from shortly before the cause of a failure on.
-
-    The cause is the record after `events` others in which the run agrees with one that passes, or the first fault.
-    """
+    """Return KEPT lines of the trace from shortly before the cause: the record after `events`, or the first fault."""
     records = [number for number, line in enumerate(lines) if isinstance(line, Record)]
     faults = [number for number, line in enumerate(lines) if isinstance(line, FaultLine)]
     cause = records[events] if 0 < events < len(records) else next(iter(faults), len(lines) - KEPT)

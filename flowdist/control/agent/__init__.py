@@ -1,6 +1,4 @@
-"""Agent of one node, as a pure state machine.
+"""Agent of one node, as a pure state machine: the driver in `runtime`, the simulator and the proofs run the same code.
 
-The agent starts, stops and reports workers on the orders of the controller, and kills them when its lease runs out. It
-promises that two attempts of a replica never run at once on its node. It must not do I/O, read a clock, or decide what
-a failure means: a driver in `runtime`, the simulator and the proofs run the same code.
+Two attempts of a replica never run at once on its node. No I/O, no clock, no decision what a failure means.
 """

@@ -69,10 +69,9 @@ class Lease:
         self.refused_ns: int | None = None  # the last refusal
 
     def acked(self, sent_ns: int, answered_ns: int = 0) -> None:
-        """Renew the lease: the controller has acknowledged the heartbeat that was sent at `sent_ns`.
+        """Renew the lease: the controller has acknowledged the heartbeat of `sent_ns`. An outage of it is over.
 
-        The lease never gets shorter by an older one. An outage of the controller is over. `answered_ns` is the time of
-        the answer on the controller's clock, which the next heartbeat returns.
+        `answered_ns` is the time of the answer on the controller's clock, which the next heartbeat returns.
         """
         self.answered_ns = max(self.answered_ns, answered_ns)
         if self.acked_ns is None or sent_ns > self.acked_ns:
@@ -96,10 +95,7 @@ class Lease:
         self.beat_at_ns = now + self._options.heartbeat_ns
 
     def fence_at(self) -> int | None:
-        """Return when (ns) every worker has to be killed; None if the agent holds no lease.
-
-        During an outage each refusal extends the time by a lease, up to `controller_outage_ns` less the margin.
-        """
+        """Return when (ns) every worker has to be killed, later with each refusal in an outage; None without lease."""
         if self.acked_ns is None:
             return None
         fence_at = self.acked_ns + self._lasts_ns
@@ -111,8 +107,7 @@ class Lease:
     def renew(self, now: int, round_trip_ns: int) -> int | None:
         """Renew the lease as if each heartbeat that could be sent and answered by `now` had been, for a simulator.
 
-        The controller answers in the middle of `round_trip_ns`, on the clock that both share in a simulator. Return
-        when the last of these heartbeats was sent; None if there was none.
+        Answers come in the middle of `round_trip_ns`. Return when the last was sent; None if there was none.
         """
         beat, period = self.beat_at_ns, self._options.heartbeat_ns
         if beat is None or beat + round_trip_ns > now:

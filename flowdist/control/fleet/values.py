@@ -158,8 +158,7 @@ class FleetState(msgspec.Struct):
 class JobSeen(msgspec.Struct, frozen=True):
     """The job as the fleet sees it: the replicas that each role wants (0 once it is over), and the members' nodes.
 
-    `is_ending`: the job ends or is over, so that no member is submitted any more. `scalings`: by role, how often the
-    operator has scaled it.
+    `is_ending`: no member is submitted any more. `scalings`: by role, how often the operator has scaled it.
     """
 
     targets: dict[str, int]

@@ -1,7 +1,4 @@
-"""The rules of `control.rules`, applied to the state of a job: back-offs (R10), changes in a row (R8), verdicts.
-
-An incident that takes in another one waits for that one's back-off, too.
-"""
+"""The rules of `control.rules`, applied to the state of a job: back-offs (R10), changes in a row (R8), verdicts."""
 
 from __future__ import annotations
 
@@ -25,9 +22,7 @@ from flowdist.control.rules import (
 def set_backoff(job: JobState, role: Role, incident: Incident, own: Incident) -> None:
     """Make an incident wait for the back-off of the budget that pays, and advance the role's back-off step (R10, R11).
 
-    The wait counts from the failure, not from its judgement, which may come later: no deadline is set if the wait is
-    over already. If the incident waits longer for another failure, that wait stays. `own` is the incident that the
-    failure opened, with the level of the budget.
+    The wait counts from the failure, not from its judgement. `own` is the incident that the failure opened.
     """
     assert role.spec.restart is not None, f"{role.spec.name} counts without a policy"
     policy = role.spec.restart.chain()[own.level]
@@ -101,10 +96,7 @@ def judge(job: JobState, failure: Failure, *, caused: bool = False) -> Verdict:
 
 
 def may_be_excused(job: JobState, verdict: Verdict, failure: Failure) -> bool:
-    """Return whether the verdict is a used-up budget, and an upstream role may still turn out to be the cause (R7).
-
-    That needs a replica of an upstream role that is live: its failure may be reported a moment later.
-    """
+    """Return whether the budget is used up, but a live upstream role may still turn out to be the cause (R7)."""
     upstream = [job.roles[name] for name in job.role_of(failure.replica).upstream]
     return verdict.exhausted and any(
         role.count(phase) for role in upstream for phase in ("starting", "running", "ready", "stopping")
@@ -114,8 +106,7 @@ def may_be_excused(job: JobState, verdict: Verdict, failure: Failure) -> bool:
 def first_cause(job: JobState, before: int) -> tuple[str, Failure] | None:
     """Return the earlier deferred failure that fails the job, after the reason in words; None if none does.
 
-    Earlier are failures of open incidents with a number below `before`. An incident with a suspected node among its
-    suspects is skipped: its failures may follow from the loss of that node.
+    Open incidents below `before` count, if no suspect is suspected: their failures may follow from a loss.
     """
     for incident in job.open_incidents():
         if incident.number >= before or not incident.suspects.keys().isdisjoint(job.suspected):

@@ -1,8 +1,4 @@
-"""Attribution of a failure to the incident that caused it: no budget pays for such a failure (R7, R8).
-
-Each role has the numbers of the incidents in which its replicas failed or were lost (`lost_in`), so that the search for
-a cause takes no longer in a long job than in a short one.
-"""
+"""Attribution of a failure to the incident that caused it: no budget pays for such a failure (R7, R8)."""
 
 from __future__ import annotations
 
@@ -35,11 +31,10 @@ def note_lost(job: JobState, incident: Incident, lost: dict[ReplicaId, str]) -> 
 
 
 def upstream_incident(job: JobState, replica: Replica) -> Incident | None:
-    """Return the incident of an upstream role that caused a failure of this replica now (R7); None if there is none.
+    """Return the latest incident of an upstream role that caused a failure of this replica now (R7); or None.
 
-    That is the latest incident in which a replica of an upstream role failed or was lost, if it opened less than
-    `cause_window` ago, and not before the present attempt of `replica` started: then the upstream was up again. An
-    incident that has already restarted `replica` does not count.
+    It is not older than `cause_window`, nor than the replica's attempt: else the upstream was up again. One that has
+    restarted the replica already does not count.
     """
     since = max(job.now - job.graph.options.cause_window_ns, replica.started_ns)
     found: Incident | None = None
@@ -54,12 +49,10 @@ def upstream_incident(job: JobState, replica: Replica) -> Incident | None:
 
 
 def follows_from_loss(job: JobState, failure: Failure) -> bool:
-    """Return whether the failure follows from the loss of a node with a peer, or an upstream, of the replica (R8).
+    """Return whether the failure follows from the recorded loss of a node with the replica's peer or upstream (R8).
 
-    The loss has to be recorded already, and later than the start of the present attempt. If the replica had an order to
-    stop (`failure.was_told`), any such loss counts, also that of a peer of its gang: the replica may fail before that
-    order arrives. Otherwise only the loss of an upstream within `cause_window` counts, without which the replica kept
-    running. Only an exit or a signal can follow from a loss.
+    After an order to stop, which may arrive later than the failure, any loss since the attempt's start counts, also of
+    a gang's peer; else only that of an upstream within `cause_window`. Only an exit or a signal can follow from a loss.
     """
     if failure.kind not in PEER_KINDS:
         return False
@@ -93,13 +86,9 @@ def dependents_of(job: JobState, incident: Incident) -> set[str]:
 
 
 def refund_dependents(job: JobState, incident: Incident, dependents: Set[str]) -> None:
-    """Take back recent charges to these roles, because their failures follow from `incident`, and notify the user (R7).
+    """Take back charges to these roles within `cause_window`: their failures follow from `incident` (R7, R22).
 
-    Recent means that the charged incident opened less than `cause_window` ago. Failures of these roles in such
-    incidents no longer count against nodes, either (R22).
-
-    This is the only decision that is ever undone. A dependent may be reported, judged and running again some
-    milliseconds after its failure. To wait for the end of the window instead would delay each of its restarts by 2 s.
+    This is the only decision that is ever undone: to wait for the end of the window would delay each restart by 2 s.
     """
     since = job.now - job.graph.options.cause_window_ns
     recent = list(takewhile(lambda other: other.opened_ns >= since, reversed(job.incidents)))

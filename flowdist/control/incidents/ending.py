@@ -1,7 +1,6 @@
 """End of the job: decided once; then everything is stopped; the job is over when nothing runs any more (R18).
 
-After a failure all replicas are stopped at once. After success, and when the operator cancels, dependents stop first,
-layer by layer against the start order, each with its full grace (R6).
+After success, and when the operator cancels, dependents stop first, layer by layer, each with its full grace (R6).
 """
 
 from __future__ import annotations
@@ -24,12 +23,7 @@ ENDS: dict[Outcome, tuple[What, str]] = {
 def begin_ending(
     job: JobState, outcome: Outcome, reason: str, failed: str | None = None, replicas: Iterable[ReplicaId] = ()
 ) -> None:
-    """Decide that the job ends, and notify the user; do nothing if that is decided already.
-
-    Every open incident is closed, and all deadlines and notices are dropped. Nothing is stopped here: `settle_ending`
-    does that afterwards. `failed` is the role that the job fails for, if any, and `replicas` those whose failure ends
-    it.
-    """
+    """Decide, once, that the job ends, close incidents, drop deadlines and notices; `settle_ending` stops the rest."""
     if job.ending is not None:
         return
     job.ending, job.ending_reason, job.ending_failed = outcome, reason, tuple(replicas)
@@ -60,11 +54,9 @@ def hurry(job: JobState) -> None:
 
 
 def stop(job: JobState, replica: Replica, grace_ns: int, *, again: bool = False, in_place: bool = False) -> None:
-    """Set a replica to "stopping" and send its agent the order; do nothing if it does not run, or stops already.
+    """Set a replica that runs to "stopping" and send its agent the order; with `again`, also one that stops already.
 
-    `grace_ns` is the time between SIGTERM and SIGKILL; 0: SIGKILL at once. `again` repeats the order, with this grace,
-    to a replica that has it already. `in_place`: the workers leave their generation and wait for the next one, instead
-    of ending.
+    `grace_ns` is between SIGTERM and SIGKILL. `in_place`: the workers leave their generation and wait for the next one.
     """
     if not (replica.is_up or (again and replica.is_live)):
         return
@@ -79,8 +71,7 @@ def stop(job: JobState, replica: Replica, grace_ns: int, *, again: bool = False,
 def settle_ending(job: JobState) -> None:
     """Stop what has to stop next in a job that ends, and finish the job when nothing is live any more.
 
-    Next are the deepest roles in start order of which a replica is live. After a failure, or if the operator cancels at
-    once, all roles are next. Suspended workers are ended at once. Each settling of a job that ends calls this.
+    Next are the deepest roles in start order of which a replica is live; all roles after a failure or if it is urgent.
     """
     for name in list(job.suspended):
         _end_suspended(job, job.replicas[name])
@@ -159,10 +150,9 @@ def judge_success(job: JobState, roles: Iterable[Role]) -> None:
 
 
 def _is_done(job: JobState, role: Role) -> bool:
-    """Return whether a task has succeeded (R18).
+    """Return whether a task has succeeded (R18): the world of a gang, else a replica.
 
-    A gang has succeeded when its world has. In a role without a gang, one replica has to have succeeded, the minimum
-    has to be over (succeeded or ended), and every other replica has to wait without a seat.
+    In the latter case the minimum has to be over, and every other replica to wait without a seat.
     """
     if role.spec.gang:
         return job.worlds[role.worlds[0]].phase == "succeeded"

@@ -1,8 +1,6 @@
-"""Workers that stay in place while their world forms anew: the controller's side of it.
+"""Workers that stay in place while their world forms anew: the controller's side of it (see `agent.suspended`).
 
-A replica whose workers are all in elastic code is ordered to leave its generation instead of ending. Its workers are
-*suspended* then: they have left the old generation (R6), and live on the seat that the replica keeps. The next start of
-the replica continues with these workers. They end if the replica loses its seat, or has to start with new processes.
+They are *suspended*: out of the old generation (R6), on the seat that the replica keeps, until its next start.
 """
 
 from __future__ import annotations
@@ -13,10 +11,9 @@ from flowdist.control.protocol.ids import NodeName
 
 
 def may_stay(job: JobState, incident: Incident, world: World) -> bool:
-    """Return whether the incident lets workers of the world stay in place. Each replica has conditions of its own, too.
+    """Return whether the incident lets workers of the world stay in place: not if it hangs, or their command changes.
 
-    Workers may not stay in a world that hangs, after a change of addresses in their command, or if the incident
-    restarts something that the world depends on: they still hold connections to it.
+    Nor if the incident restarts something that the world depends on: they still hold connections to it.
     """
     if world.hangs or incident.kind == "address_changed":
         return False
@@ -51,8 +48,7 @@ def end_suspended(job: JobState, replica: Replica) -> None:
 def take_suspended(job: JobState, replica: Replica) -> bool:
     """Return whether the start of the replica continues with its suspended workers, and forget that they are suspended.
 
-    The start does not continue if none are suspended, or if their command names addresses that have changed (R5): then
-    they are ordered to end. In either case the replica is not elastic until the new attempt reports that it is.
+    If their command names addresses that have changed they are ordered to end (R5).
     """
     before = replica.order
     if (
@@ -68,12 +64,9 @@ def take_suspended(job: JobState, replica: Replica) -> bool:
 
 
 def note_start(job: JobState, replica: Replica, world: World, before: NodeName | None, continues: bool) -> None:
-    """Record a start of the replica in its counts and in the open incident of its world, if there is one.
+    """Record a start in the counts and the open incident: in place if it `continues` workers, none lost in it.
 
-    The new attempt has no version: workers that continue in place may have lost theirs, and have to say so (R23).
-
-    The start counts as in place if it continues suspended workers (`continues`), and none of them was lost in the
-    incident. `before` is the node of the attempt before; None: there was none.
+    There is no version (R23): workers in place may have lost theirs. `before` is the node of the last attempt or None.
     """
     incident = job.incident(world.incident) if world.incident is not None else None
     stays = continues and (incident is None or replica.id not in incident.lost)

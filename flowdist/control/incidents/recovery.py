@@ -1,14 +1,7 @@
-"""Incidents: one cause, the set of worlds that restarts because of it, and the role that pays for it.
+"""Incidents: one cause, the set of worlds that restarts because of it, and the role that pays, once, at its close (R7).
 
-All of a restart set is gone before anything of it starts again (R6). An incident closes when all of it runs again, and
-is charged then, once, to the role of its root cause (R7). Two incidents whose sets meet become one.
-
-Worlds of tasks have *re-formed* when an incident closes: their processes run, and may still import modules or read a
-checkpoint. They have *recovered* with the first step that each of them reports, if they report steps:
-
-    0 ms     trainer/1 is killed: incident 1 opens
-    50 ms    both trainers run again: it closes, re-formed
-    290 ms   the first report of a step: it has recovered
+All of a set is gone before anything of it starts (R6). Two incidents whose sets meet become one. Tasks have *re-formed*
+when it closes, and *recovered* with the first step that each world reports.
 """
 
 from __future__ import annotations
@@ -50,11 +43,8 @@ def open_incident(
 ) -> Incident:
     """Open an incident, merge the open incidents that share a world with it, stop its restart set, and notify the user.
 
-    The incident counts as the cause of recent failures of roles that depend on its lost replicas (R7). A free incident
-    counts in the row of its worlds, which may end the job (R8).
-
-    `kind` is a failure kind, or one of `rules.CHOSEN_KINDS`; `root` is what failed, left or came: "trainer/0", "node1".
-    `payer` pays if the `verdict` counts, which is None if nothing failed, or if the failure is `deferred`.
+    It counts as the cause of recent failures of dependents (R7); a free one counts in the row of its worlds (R8).
+    `root` failed, left or came. `payer` pays if the `verdict` counts (None: nothing failed, or it is `deferred`).
     """
     incident = Incident(len(job.incidents) + 1, job.now, kind, root, reason)
     job.incidents.append(incident)
@@ -91,10 +81,9 @@ def join_incident(job: JobState, incident: Incident, failure: Failure, worlds: I
 
 
 def _excuse_dependents(job: JobState, incident: Incident) -> None:
-    """Make this incident the cause of failures of dependent roles that were reported up to `cause_window` before (R7).
+    """Make this incident the cause of dependents' failures that were reported up to `cause_window` before (R7).
 
-    Charges for such failures are taken back. Such failures that are deferred are dropped, and restart free of charge,
-    unless a rule decides against a restart.
+    Charges are taken back. Deferred failures are dropped, and restart free of charge, unless a rule is against it.
     """
     dependents = dependents_of(job, incident)
     if not dependents:
@@ -124,9 +113,9 @@ def _excuse(job: JobState, incident: Incident, deferred: Deferred, cause: str) -
 
 
 def extend(job: JobState, incident: Incident, worlds: Iterable[WorldName]) -> None:
-    """Add worlds, and all open incidents that one of them is in, to an open incident, and stop what is new in it.
+    """Add worlds to an open incident, with the open incidents that these are in, which close; stop what is new in it.
 
-    The other incidents are closed. If this one had begun to start its worlds, all of them stop once more (R6).
+    If it had begun to start its worlds, all of them stop once more (R6).
     """
     wanted = dict.fromkeys(worlds)
     for name in list(wanted):
@@ -155,8 +144,7 @@ def extend(job: JobState, incident: Incident, worlds: Iterable[WorldName]) -> No
 def stop_set(job: JobState, incident: Incident) -> None:
     """Order every member of the restart set that is up to stop, all at once; the orders to dependents come first (R6).
 
-    Members that may stay in place leave their generation instead. If the incident has taken in what a world depends on,
-    the members that stay already are told to end.
+    Members that may stay leave their generation instead; if a world's upstream restarts, those that stay have to end.
     """
     has_grace = stops_with_grace(incident.kind)
     names = sorted(incident.worlds, key=lambda name: -job.roles[job.worlds[name].roles[0]].depth)
@@ -216,8 +204,7 @@ def settled_result(job: JobState, incident: Incident) -> str:
 def claim(job: JobState, incident: Incident, own: Incident, payer: str, verdict: Verdict) -> int:
     """Make a role pay for the incident of its own failure, and set the back-off of the incident that waits (R7, R10).
 
-    The incident counts against the budget from now on. It is charged when it closes; at once, if it has closed already.
-    `incident` is `own`, or one that has taken `own` in. Return its back-off in ns; 0 if it need not wait any more.
+    It counts from now on, and is charged when closed. Return the back-off of `incident`, `own` or its taker, in ns.
     """
     role = job.roles[payer]
     own.root_role, own.counted, own.level = payer, True, verdict.level
@@ -231,8 +218,7 @@ def claim(job: JobState, incident: Incident, own: Incident, payer: str, verdict:
 def close(job: JobState, incident: Incident, result: str, *, has_settled: bool = False) -> None:
     """Close an incident: release its worlds, drop its deadlines and deferred failures, and charge it if it counts (R7).
 
-    The result of an incident that has settled, from `settled_result`, is a decision for the user. A second one follows
-    when its worlds have taken their first step, see `note_first_step`. Any other result says why it did not settle.
+    The result is a decision for the user if the incident has settled; else it says why it has not.
     """
     incident.phase, incident.closed_ns, incident.result = "closed", job.now, result
     job.open.pop(incident.number, None)
@@ -288,8 +274,7 @@ def _await_first_steps(job: JobState, incident: Incident) -> None:
 def _judge_recovered(job: JobState, incident: Incident) -> None:
     """Record that a closed incident has recovered, and notify the user, if all of its worlds step that ever will.
 
-    At least one of them has stepped. A world whose roles have never reported a step is not waited for: many programs
-    report none.
+    A world whose roles have never reported a step is not waited for: many programs report none.
     """
     if any(job.roles[role].has_stepped for name in incident.unstepped for role in job.worlds[name].roles):
         return

@@ -11,10 +11,9 @@ from flowdist.control.placement.placement import unplace
 
 
 def ignore(job: JobState, replica: Replica) -> None:
-    """End a failed replica for good, because a rule or a used-up budget says "ignore" instead of a restart (R9).
+    """End a failed replica for good, because a rule or a used-up budget says "ignore" (R9); a gang ends with it.
 
-    A gang ends with its replica, because it cannot run without a member. Without a gang, the job fails if a primary
-    task is below its minimum then; any other role gets the outcome "ignored" with its last replica.
+    Otherwise the job fails if a primary task falls below its minimum; others are "ignored" with their last replica.
     """
     role = job.role_of(replica.id)
     world = job.worlds[replica.world]

@@ -1,8 +1,4 @@
-"""Deadlines by name, in an indexed heap.
-
-There are no timer objects. A deadline is a name with a time, in ns since the start of the job. Setting a deadline again
-replaces its time: its outdated heap entry is dropped when that entry reaches the top of the heap.
-"""
+"""Deadlines by name, in an indexed heap: a time in ns since the start of the job, which a later setting replaces."""
 
 from __future__ import annotations
 
@@ -87,10 +83,9 @@ class Deadlines:
         return self._heap[0][0] if self._heap else None
 
     def pop_due(self, now: int) -> Due | None:
-        """Remove and return the earliest deadline that is due at `now` (ns) or before; None if there is none.
+        """Remove and return the earliest deadline due at `now` (ns), those of one time by name; None if there is none.
 
-        Deadlines of one time come in the order of their names. The caller handles each before it asks for the next one,
-        because the handling may clear or set other deadlines.
+        The caller handles each before it asks for the next one, because the handling may clear or set others.
         """
         ns = self.next()
         if ns is None or ns > now:

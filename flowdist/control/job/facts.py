@@ -15,13 +15,9 @@ FREE = "a change of membership, not counted"
 
 
 class Failure(NamedTuple):
-    """Failure of one replica on `node`, at `at_ns` (ns since the start of the job).
+    """Failure of one replica on `node`, by itself or in `Loss.lost`, at `at_ns`; `why` is one line for the user.
 
-    The replica failed by itself, or it was lost with something else: then the failure is an item of `Loss.lost`. `why`
-    is one line for the user, such as `exit code 3: ValueError: bad shape`.
-
-    If a world hangs, and several of its members may be the one that does, `world` is its name: `replica` is then one of
-    these, and neither it nor its node is blamed.
+    `world` is set if it hangs and several members may be the one that does: nobody is blamed then.
     """
 
     replica: ReplicaId
@@ -61,10 +57,9 @@ class Loss(NamedTuple):
 
 
 class Change(NamedTuple):
-    """Change of membership, or death of a store: these worlds have to re-form, and none of their replicas has failed.
+    """Change of membership, or death of a store, of kind `kind`: these worlds re-form, and no replica has failed.
 
-    `kind` is the kind of the incident that follows, and `root` the node, replica or world that has changed. `reason`
-    says in words what has happened, and `because` why no budget pays for it.
+    `root` has changed; `reason` is what has happened, and `because` why no budget pays for it, both in words.
     """
 
     kind: str
@@ -110,10 +105,7 @@ class PastFailure(NamedTuple):
 
 
 class Charge(NamedTuple):
-    """Charge of a role's budget for the incident that opened at `opened_ns` (ns since the start of the job).
-
-    `level` says which budget: 0 is the role's own, and each escalation to a wider policy adds 1 (R11).
-    """
+    """Charge of a budget for the incident that opened at `opened_ns`: the role's own (level 0), or wider ones (R11)."""
 
     opened_ns: int
     level: int
@@ -132,10 +124,7 @@ class Deferred(NamedTuple):
 
 
 class OldRestore(NamedTuple):
-    """Generation of a world that has restored an older checkpoint than the latest one, at `at_ns` (ns).
-
-    `step` is the first one that `replica` reported as done, and `committed` that of the latest checkpoint.
-    """
+    """A generation's restore, at `at_ns`, of an older checkpoint than `committed`: `step` was its first step."""
 
     at_ns: int
     world: WorldName

@@ -87,7 +87,7 @@ def depths_of(graph: RoleGraph) -> dict[str, int]:
 def _to_succeed_before(graph: RoleGraph, depths: dict[str, int]) -> dict[str, dict[str, None]]:
     """Return, for each role, all roles that have to succeed before it starts, over any number of gates.
 
-    A joint world starts and succeeds as one, so that a gate on one of its roles, or of one, concerns all of them (R1).
+    A joint world starts and succeeds as one, so that a gate on or of one of its roles concerns all of them (R1).
     """
     mates: dict[str, tuple[str, ...]] = {spec.name: (spec.name,) for spec in graph.roles}
     mates |= {name: world.roles for world in graph.worlds for name in world.roles}

@@ -1,7 +1,6 @@
 """Mutable records of the nodes, replicas, worlds and roles of a job, and their phases. They decide nothing.
 
-The index of candidates stays sorted while seats are taken and freed, so that a choice among ten thousand nodes costs
-what it costs among ten. `placement/chooser.py` decides which nodes are in it, and chooses.
+The index of candidates stays sorted, so that a choice among ten thousand nodes costs what it costs among ten.
 """
 
 from __future__ import annotations
@@ -25,10 +24,9 @@ Candidate = tuple[int, int, NodeName]
 
 
 class CandidateIndex:
-    """Nodes that have room for one more replica of a given need and placement, sorted with the best node first.
+    """Nodes with room for one more replica of a given need and placement, sorted with the best node first.
 
-    Iteration yields the candidates in that order. `slots` is how many replicas fit on all of the nodes together.
-    `is_picky`: the placement has rules besides room, so that a node with room may still be excluded.
+    `slots` is how many replicas fit on all of them together. `is_picky`: the placement has rules besides room.
     """
 
     def __init__(self, need: Need, placement: Placement) -> None:
@@ -102,8 +100,8 @@ NoticeKind = Literal["drained", "preempted"]
 class Node:
     """Node that has joined, at least once.
 
-    `usable` is false once the node is lost, has left, or has a worker that outlives SIGKILL; it may join again. `free`
-    is its capacity less that of every placed replica, of processes that outlive SIGKILL, and of bad GPUs.
+    Not `usable` once it is lost, has left, or has a worker that outlives SIGKILL; it may join again. `free` excludes
+    what such processes, and bad GPUs, hold.
     """
 
     spec: NodeSpec

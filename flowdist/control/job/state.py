@@ -1,10 +1,7 @@
-"""State of a job: one mutable `JobState`, written by the controller alone.
+"""State of a job: one mutable `JobState`, written by the controller alone. `control/invariants` recounts its counts.
 
-A *world* is what forms, restarts and ends as one: a gang, several roles with one RANK space, or a single replica of a
-role without gang (R4). An *incident* is one cause with all the worlds that restart because of it.
-
-A change *touches* worlds and roles, and settling visits only these: an event about one node costs the same in a job of
-ten nodes and in one of ten thousand. Counts that this needs are kept up to date; `control/invariants` recounts them.
+A *world* forms, restarts and ends as one (R4). An *incident* is one cause with all the worlds that restart because of
+it. A change *touches* worlds and roles, and settling visits only these, so that the size of the job costs nothing.
 """
 
 from __future__ import annotations
@@ -180,10 +177,9 @@ class JobState:
             self.due.clear(Due("ready", str(replica.id)))
 
     def dismiss(self, replica: Replica) -> None:
-        """Order the suspended workers of the replica to be killed; do nothing if it has none.
+        """Order the suspended workers of the replica, if any, to be killed; none if its node is lost.
 
-        Callers need the seat for something else, or will start the replica with new processes. No order is sent to a
-        lost node. The agent starts nothing on the node before these workers have ended.
+        Their seat is needed, or new processes start. The agent starts nothing there before these workers have ended.
         """
         if replica.id in self.suspended:
             del self.suspended[replica.id]
@@ -203,12 +199,10 @@ class JobState:
         has_timed_out: bool = False,
         world: WorldName = "",
     ) -> None:
-        """Record that a replica failed by itself, now, on its node, as a fact that is judged afterwards.
+        """Record that a replica failed by itself, now, as a fact to be judged; its unbroken membership ends.
 
-        Its unbroken membership in its world ends. Its phase is not changed. `why` is one line for the user; `exit_code`
-        and `signal` (without SIG) are those of the worker that failed first. `was_told`: the controller had ordered the
-        replica to stop before. `has_timed_out`: its process group gave up a collective. `world` is its world, if it is
-        not known which of several members has failed.
+        `why` is one line for the user. `was_told`: it had an order to stop. `has_timed_out`: its process group gave up
+        a collective. `world` is its world, if it is not known which of several members has failed.
         """
         replica.member_since = 0
         self.facts.append(

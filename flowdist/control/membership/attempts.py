@@ -32,10 +32,7 @@ def note_started(job: JobState, replica: Replica, event: ev.ReplicaStarted) -> N
 
 
 def note_exited(job: JobState, replica: Replica, event: ev.ReplicaExited) -> None:
-    """Record the end of an attempt that the controller did not order: success of a task, or a failure (R16).
-
-    A service that exits with 0 has failed. While the job ends, no failure is recorded: the attempt is just over.
-    """
+    """Record the end of an attempt without an order: success of a task, or a failure, as of any service (R16)."""
     role, world = job.role_of(replica.id), job.worlds[replica.world]
     was_up, may_succeed = replica.is_up, event.kind is None and role.spec.kind == "task"
     if event.suspended:
@@ -81,10 +78,9 @@ def _why(event: ev.ReplicaExited) -> str:
 
 
 def note_stopped(job: JobState, replica: Replica, event: ev.ReplicaStopped) -> None:
-    """Record the agent's report that the workers of an attempt were stopped: all have ended or are suspended (R16).
+    """Record that the workers of an attempt were stopped: all have ended or are suspended (R16).
 
-    A member that stops after a notice to its world has left the agreed step. If the controller neither ordered the stop
-    nor gave a notice, the node has stopped the replica, which is recorded as lost.
+    If the controller neither ordered the stop nor gave a notice, the node has stopped the replica: it is lost.
     """
     was_up = replica.is_up
     job.end_attempt(replica)

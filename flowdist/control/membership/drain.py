@@ -1,10 +1,7 @@
 """Orderly departure from a node that the operator drains, or that is preempted with a notice (R14).
 
-Before anything stops, each world with a member on the node asks its members for their step (`AskStep`). A worker that
-has been asked waits in its next `should_stop(step)` for the answer. The controller chooses the step after the furthest
-one (`StopAtStep`): `should_stop` turns true at that step on every rank, so that a checkpoint taken then is complete. No
-worker can be past it, because each waits. When every member has left that step, or the deadline of the notice has
-passed, the world re-forms without the node, in one incident.
+Members are asked for their step (`AskStep`), and wait in their next `should_stop(step)`, so that none is past the step
+after the furthest one, at which all stop (`StopAtStep`): a checkpoint taken there is complete. Then the world re-forms.
 """
 
 from __future__ import annotations
@@ -40,10 +37,7 @@ def drain(job: JobState, event: DrainRequested) -> None:
 
 
 def preempt(job: JobState, event: NodePreempted) -> None:
-    """Begin to leave a node that will be taken away after `event.notice_ns` (R14). Ignore a node that is not up.
-
-    A notice is ignored as well if a present one says the same: an agent repeats it after each connection.
-    """
+    """Begin to leave a node that is up and will be taken away (R14); once, as agents repeat a notice on connecting."""
     node, until = job.nodes.get(event.node), job.now + event.notice_ns
     if node is None or not node.usable or job.ending is not None or job.now < node.taken_at_ns <= until + SAME_NS:
         return
@@ -55,10 +49,8 @@ def preempt(job: JobState, event: NodePreempted) -> None:
 def _leave(job: JobState, name: NodeName, because: str, notice_ns: int | None) -> None:
     """Cordon the node, give notice to each running world with a member there, and free the seats of waiting worlds.
 
-    Waiting and opening worlds choose seats elsewhere. A closing world stays until it has finished or the node is gone
-    (R17). A drain of a node that is drained or preempted already changes nothing; a preemption shortens the deadlines.
-    `because` is a sentence for the user. `notice_ns` is the time until the node is taken away; None: the node is
-    drained, in the time that `drain` of the roles sets.
+    A closing world stays (R17). A node that leaves already is only hurried, by a preemption. `notice_ns` is the time
+    until the node is taken away; None: it is drained, in the time that `drain` of the roles sets.
     """
     node = job.nodes[name]
     if node.is_leaving and notice_ns is None:
@@ -79,10 +71,7 @@ def _leave(job: JobState, name: NodeName, because: str, notice_ns: int | None) -
 
 
 def patience_ns(roles: Iterable[RoleSpec], notice_ns: int | None) -> int:
-    """Return how long (ns) a world of these roles may take to leave a node in order before it is stopped.
-
-    That is the longest `drain` of its roles; with `notice_ns` (ns), the notice less the time that stopping takes.
-    """
+    """Return the time (ns) to leave in order: the longest `drain`, or the notice less what stopping takes."""
     specs = list(roles)
     if notice_ns is None:
         return max(spec.drain_ns for spec in specs)
@@ -98,8 +87,7 @@ def agreed_step(answers: Sequence[int | None]) -> int | None:
 def _give_notice(job: JobState, world: World, name: NodeName, because: str, notice_ns: int | None) -> None:
     """Ask every member of a running world for its step, and set the deadline by which the world has to leave the node.
 
-    The deadline is `patience_ns` from now. If the world has a notice already, the node is added to it, nothing is asked
-    again, and the earlier of the two deadlines holds. A drained node may turn out to be taken away.
+    A world under notice gets the node added to it; the earlier deadline holds. A drained node may yet be taken away.
     """
     until, due = job.now + patience_ns((role.spec for role in job.roles_of(world)), notice_ns), Due("drain", world.name)
     until = min(until, job.due.at(due) or until)
@@ -128,10 +116,7 @@ def note_step(job: JobState, replica: Replica, event: StepTold) -> None:
 
 
 def note_left(job: JobState, replica: Replica, *, has_ended: bool = False) -> None:
-    """Record that a member of a world under a notice has left the agreed step. Nothing happens without a notice.
-
-    Its attempt may have ended instead (`has_ended`), so that its answer is not waited for, either.
-    """
+    """Record that a member has left the agreed step; `has_ended`: its attempt has, and its answer is not awaited."""
     notice = job.worlds[replica.world].notice
     if notice is not None:
         notice.staying.pop(replica.id, None)
@@ -142,9 +127,7 @@ def note_left(job: JobState, replica: Replica, *, has_ended: bool = False) -> No
 def follow_notice(job: JobState, world: World) -> None:
     """Go on with the notice of a world, if it has one: name the step after the last answer, end it when all have left.
 
-    Every running member is ordered to stop at the step after the furthest answer (StopAtStep). If a member answered
-    None there is no agreed step, and the order says so: a drain then ends its notice at once; a preemption waits until
-    the members have stopped, or for its deadline.
+    A member that answered None leaves no agreed step: a drain ends its notice at once, a preemption waits for its end.
     """
     notice = world.notice
     if notice is None:
@@ -167,8 +150,7 @@ def follow_notice(job: JobState, world: World) -> None:
 def finish_notice(job: JobState, world: World) -> None:
     """End the world's notice, which it must have, and record the fact that makes it stop and re-form elsewhere.
 
-    Called when every member has left the agreed step, when there is no such step, or at the deadline. The fact is a
-    Change after a drain, and a Loss of the members on the nodes after a preemption.
+    That is a Change after a drain, and a Loss of the members on the nodes after a preemption.
     """
     notice = world.notice
     assert notice is not None

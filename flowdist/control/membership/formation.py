@@ -1,7 +1,6 @@
-"""Formation and growth of worlds: gates, seats, ranks and generations.
+"""Formation and growth of worlds: gates (R1), seats (R2), ranks and generations.
 
-A world forms when its gates are open (R1) and its minimum is seated (R2), with as many replicas up to its maximum as
-find room. Its store is opened first: no replica starts before the port of the store is known (R4).
+The store of a world is opened first: no replica starts before the port of the store is known (R4).
 """
 
 from __future__ import annotations
@@ -36,10 +35,9 @@ from flowdist.graph.roles import GateCondition
 
 
 def form_worlds(job: JobState, names: Iterable[WorldName]) -> None:
-    """Form each of these worlds that waits and may form now; grow each gang among them that runs and may grow.
+    """Form each of these worlds, in the order of the graph, that may form now; grow each running gang that may grow.
 
-    Nothing forms before the job is admitted (R2). A world that waits for a role which cannot open its gate any more is
-    ended, and with it the job if it needs the world (R9). `names` are in the order of the graph.
+    Nothing forms before the job is admitted (R2). A world whose gate can never open ends, and a job that needs it (R9).
     """
     if not job.admitted and not _admit_all(job):
         return
@@ -78,18 +76,14 @@ def _form_rest(job: JobState, loose: dict[str, list[World]], later: list[World])
 
 
 def _waits_for_seats(roles: list[Role], seatless: Collection[str]) -> bool:
-    """Return whether one of the roles has a gate on a role of `seatless`, whose replicas are about to get seats.
-
-    With a new seat that role is not started (R1), so the gate is to be looked at after the seats are given.
-    """
+    """Return whether a role has a gate on one of `seatless`, which are about to get seats, and so not started (R1)."""
     return bool(seatless) and any(gate.role in seatless for role in roles for gate in role.spec.gates)
 
 
 def _admit_all(job: JobState) -> bool:
-    """Seat the minima of all roles of the first wave, or none of them (R2). Return whether the job is admitted.
+    """Seat the minima of all roles that wait for no success, or none of them (R2); return whether the job is admitted.
 
-    The first wave are the roles that do not wait for the success of others. While expected nodes have not joined, the
-    admission waits, for at most `join_window` after the first node has joined.
+    While expected nodes are missing it waits, for at most `join_window` after the first node has joined.
     """
     if not job.free:
         return False
@@ -231,8 +225,7 @@ def meets_condition(job: JobState, role: Role, condition: GateCondition) -> bool
 def conditions_met(job: JobState, role: Role) -> tuple[bool, bool, bool]:
     """Return whether the role is started, is ready, and has succeeded (R1).
 
-    A role is started (or ready) when each of its replicas with a seat is, and these are its minimum at least. A
-    replica or role that has succeeded counts as both. A role that has failed or was ignored meets no condition.
+    Each replica with a seat has to be started (or ready), and these the minimum at least; success counts as both.
     """
     if role.outcome is not None:
         is_done = role.outcome == "succeeded"
@@ -246,21 +239,16 @@ def conditions_met(job: JobState, role: Role) -> tuple[bool, bool, bool]:
 
 
 def _awaits_own_gates(job: JobState, role: Role) -> bool:
-    """Return whether replicas of the role that were stopped by an incident wait for the role's own gates to open.
+    """Return whether replicas that an incident stopped wait for the role's own gates: it does not count as started.
 
-    The role does not count as started then, although all replicas with a seat have. Replicas whose gates are open but
-    that find no room do not block the dependents (R1).
+    Replicas whose gates are open but that find no room do not block the dependents (R1).
     """
     is_closed = job.open and closed_gates(job, role)
     return bool(is_closed) and any(job.worlds[name].incident is not None for name in role.waiting)
 
 
 def touch_dependents(job: JobState, roles: Iterable[Role]) -> None:
-    """Let settling visit the worlds that a change of these roles concerns.
-
-    These are the worlds of the dependents, if the role now meets other gate conditions than when they were last marked
-    (R1), and the role's own worlds, if it has reached or lost its minimum.
-    """
+    """Touch worlds of dependents if the conditions that roles meet changed (R1), own ones if the minimum did."""
     for role in roles:
         if role.dependents:
             shown = (*conditions_met(job, role), is_lost(role))
@@ -311,10 +299,7 @@ def _workers(members: Iterable[Replica]) -> int:
 
 
 def start_members(job: JobState, world: World) -> None:
-    """Order the start of every member of a world whose store is open: a new attempt each, with its ranks (R3).
-
-    Ranks are in the order of roles, replicas and local ranks. A member with suspended workers continues with them.
-    """
+    """Order a new attempt of every member of a world whose store is open, ranked by role, replica, local rank (R3)."""
     members = job.members_of(world)
     job.turn(world, "running")
     world.formed_ns = None
@@ -387,9 +372,8 @@ def note_formed(job: JobState, world: World) -> None:
 def _grow(job: JobState, world: World, roles: list[Role]) -> None:
     """Seat further replicas of a running gang below its target, and open one incident that re-forms it (R13).
 
-    The gang waits for the cool-down, and for the back-off of a world that would restart with it. It does not grow while
-    it is closing (R17), has an open incident or leaves a node. Without room, its roles are marked as unsatisfied. Nodes
-    that still import what workers need are left out, so that present members do not wait for the imports.
+    It waits for the cool-down, and a restart's back-off. Nodes that still import what workers need are left out, so
+    that present members do not wait for the imports.
     """
     cooldown = Due("cooldown", world.name)
     busy = world.incident is not None or world.formed_ns is None or world.notice is not None

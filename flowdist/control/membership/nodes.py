@@ -1,11 +1,7 @@
-"""Nodes that join, join again and are lost.
+"""Nodes that join, join again and are lost: their death is proven, or their lease is over and they have fenced (R19).
 
-A node is lost when its lease has run out or its death is proven. The agent fences before its lease runs out for the
-controller, so that in both cases nothing runs there any more (R19). Each loss leads to a decision (R12).
-
-A bad GPU, which the driver has given up, or whose memory dead processes still hold, is given to no replica until its
-node joins anew and does not report it as bad. Replicas that have it, or a share of it, are lost and placed again by the
-rules for a lost node, as failures of kind `gpu_lost`.
+A bad GPU, given up by the driver or held by dead processes, goes to no replica until its node joins anew without
+reporting it. Replicas that have it are lost and placed again as for a lost node, as failures of kind `gpu_lost`.
 """
 
 from __future__ import annotations
@@ -29,9 +25,8 @@ from flowdist.graph.capacity import offered, subtract, without
 def join(job: JobState, event: NodeJoined) -> list[InventoryItem]:
     """Record a node that joins, or connects again; if it comes back without what it ran, its loss is recorded first.
 
-    Return the inventory items about present attempts, and a failure for each present attempt that had run and that the
-    agent does not know any more: the caller has to record them as events. The list is empty for a late join of an
-    earlier incarnation, which is ignored (R20).
+    Return the inventory items about present attempts, and a failure for each that the agent does not know any more, for
+    the caller to record. A late join of an earlier incarnation is ignored (R20).
     """
     known = job.nodes.get(event.node)
     if known is not None and event.incarnation < known.incarnation:
@@ -107,7 +102,7 @@ def warmed_up(job: JobState, name: NodeName) -> None:
 def note_still(job: JobState, event: NodeStandsStill) -> None:
     """Record that processes on a node stand still, or go on; while they are flowdist's, nothing is placed there.
 
-    What runs there is left alone: it may well work. The event of a node that is lost is ignored.
+    What runs there is left alone: it may well work.
     """
     node = job.nodes.get(event.node)
     if node is None or not node.usable:
@@ -138,8 +133,7 @@ def _note_stopped(job: JobState, node: Node, workers: tuple[ReplicaId, ...]) -> 
 def greet(job: JobState, connected: Connected) -> None:
     """Send the orders that the agent of a node that has connected may lack; cordon a new node that was lost too often.
 
-    A present attempt of a replica gets its last orders again, or its start order if the agent does not know it. Any
-    other attempt that still has workers is ordered to stop, except suspended workers whose next start is still to come.
+    An attempt that is not present is ordered to stop, except suspended workers whose next start is still to come.
     """
     event, present, is_added = connected
     if is_added:
@@ -186,10 +180,9 @@ def _repeat_orders(job: JobState, replica: Replica, item: InventoryItem) -> None
 
 
 def lose_node(job: JobState, name: NodeName, cause: str, because: str = "", *, asked: bool = False) -> None:
-    """Record the loss of a node: nothing runs there any more, its replicas are lost, and its seats are free.
+    """Record the loss of a node, once: nothing runs there any more, its replicas are lost, and its seats are free.
 
-    A node that is lost already is not counted twice. One that never joined is not waited for any longer. `cause` is a
-    sentence that names the node, `because` the same without its name. A node `asked` to leave is not to blame (R22).
+    `cause` is a sentence that names the node, `because` the same without. One `asked` to leave is not to blame (R22).
     """
     job.missing.pop(name, None)
     node = job.nodes.get(name)
@@ -240,8 +233,7 @@ def _forget_stores(job: JobState, name: NodeName) -> list[WorldName]:
 def give_up_node(job: JobState, replica: Replica) -> None:
     """Give up the node of a replica of which a worker outlives SIGKILL: all else there is killed (R6).
 
-    The replica's resources on the node stay taken. The other replicas there are lost too, but start elsewhere only when
-    the agent has reported their end.
+    Its resources stay taken. The other replicas start elsewhere only when the agent has reported their end.
     """
     name, gpus = replica.node, replica.gpus
     assert name is not None

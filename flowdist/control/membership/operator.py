@@ -41,10 +41,7 @@ def apply_operation(job: JobState, event: Operation) -> None:
 
 
 def _scale(job: JobState, event: ev.ScaleRequested) -> None:
-    """Set the number of replicas that a role aims for, or refuse with a notice if the role cannot have that many.
-
-    In a role that is no gang, replicas beyond that number, those with the highest indexes, are ordered to stop.
-    """
+    """Set the number of replicas that a role aims for, or refuse; without a gang the highest indexes stop."""
     role = job.roles.get(event.role)
     if role is None or job.ending is not None or role.outcome is not None:
         job.decided(

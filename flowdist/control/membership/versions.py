@@ -1,16 +1,7 @@
-"""Versions on edges (R23): a replica is ready only with a version that is fresh enough.
+"""Versions on edges (R23): a replica is ready only when its own attempt has acknowledged a fresh enough version.
 
-A role publishes versions of what it makes, such as the weights of a learner. A role with `versions=` on it needs them:
-each attempt of its replicas has to acknowledge a version before it is ready. What an earlier attempt, or another
-replica, has acknowledged counts for nothing: its weights are gone, or elsewhere.
-
-    learner   publishes 7 ........ 8 ........ 9
-    actor/0                  starts, acknowledges 6: not ready (max_staleness=1)
-                                       acknowledges 8: ready, and stays so when 9 is published
-
-The agents of publisher and holder report on their own connections, so an acknowledgement may arrive before the
-publication that it follows from. It counts from then on. A later generation of the publisher may begin from an earlier
-checkpoint and publish a lower number: that number is the latest one then.
+Agents of publisher and holder report on their own connections: an acknowledgement may come before the publication, and
+counts from then on. The latest number may be lower than one before, after a restart from an earlier checkpoint.
 """
 
 from __future__ import annotations

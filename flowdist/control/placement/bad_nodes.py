@@ -1,7 +1,6 @@
 """Nodes with repeated failures: one replica avoids such a node, or the node is cordoned for all replicas (R22).
 
-Replicas on a cordoned node keep running. A replica that restarts moves to another node, if one has room. A node that
-the minimum of a role needs is never cordoned automatically.
+Replicas there keep running. A node that the minimum of a role needs is never cordoned automatically.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from flowdist.graph import format_duration
 def blame(job: JobState, replica: Replica, kind: str, at_ns: int) -> None:
     """Count a failure against the replica and its node; cordon the node after `cordon_after` of one kind (R22).
 
-    The user is warned instead if the minimum of a role needs the node. No other replica and no lost node has caused it.
+    The user is warned instead if a minimum needs the node. No other replica and no lost node has caused it.
     """
     options = job.graph.options
     assert replica.node is not None
@@ -64,8 +63,7 @@ def note_loss(job: JobState, name: NodeName) -> None:
 def cordon_flapping(job: JobState, name: NodeName) -> None:
     """Cordon a node that joins again if it was lost `cordon_after` times within the window (R22).
 
-    Each further loss would restart every world that has a member on the node. The node is not cordoned before the job
-    is admitted, or if the minimum of a role needs it.
+    Each further loss would restart every world with a member there. Not before admission, or if a minimum needs it.
     """
     options, node = job.graph.options, job.nodes[name]
     losses = sum(past.kind == "node_lost" for past in recent(node.failures, job.now, options))
@@ -74,10 +72,7 @@ def cordon_flapping(job: JobState, name: NodeName) -> None:
 
 
 def is_needed(job: JobState, name: NodeName) -> str:
-    """Return the name of the first role whose minimum has no room without the node; empty if every minimum has room.
-
-    Replicas on other nodes that are being drained or preempted need new seats too, so their seats do not count.
-    """
+    """Return the first role whose minimum lacks room without the node, or empty. Leaving nodes do not count."""
     return without_room(job, short_roles(job, {**job.leaving, name: None}), without=[name])
 
 

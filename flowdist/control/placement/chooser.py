@@ -1,8 +1,7 @@
-"""Choice of the best node for one more replica of a role.
+"""Choice of the best node for one more replica: the one with most free slots, or with fewest if the role packs.
 
-A slot is room for one replica. The best node is the one with most free slots, or with fewest if the role packs. Ties go
-to the node that is listed first, not to the first to join, so that a simulation and a real run place alike. Nothing
-here changes the state: a choice is subtracted from a trial, the capacity that is assumed free.
+Ties go to the node that is listed first, not to the first to join, so that a simulation and a real run place alike. A
+choice is subtracted from a trial, the capacity that is assumed free, and not from the state.
 """
 
 from __future__ import annotations
@@ -24,10 +23,8 @@ Seat = tuple[ReplicaId, NodeName]
 class Chooser:
     """Source of nodes for further replicas of one role: each `take` chooses the best node and subtracts from `trial`.
 
-    Nodes outside the trial are read lazily from the role's candidate index. Nodes of the trial are in a heap whose
-    entries may be outdated: `take` recomputes an entry before it uses it. `trial` has the capacity assumed free on some
-    nodes, instead of what the state says (None: the node takes nothing); `taken` the seats that were chosen and not
-    given yet, for rules of `near` and `apart`, on nodes of the trial.
+    Heap entries of nodes in the trial may be outdated: `take` recomputes them. `trial` has the capacity assumed free on
+    some nodes (None: takes nothing); `taken` the seats that were chosen, not given, for `near` and `apart`.
     """
 
     def __init__(self, job: JobState, role: Role, trial: Trial, taken: Iterable[Seat] = ()) -> None:
@@ -40,21 +37,14 @@ class Chooser:
         heapq.heapify(self._heap)
 
     def lacks(self, count: int) -> bool:
-        """Return True if all free slots together are fewer than `count`, so that `count` replicas find no room.
-
-        False proves nothing: `take` has to be tried. Call before the first `take`.
-        """
+        """Return True if all free slots are fewer than `count`. False proves nothing. Call before the first `take`."""
         if self._role.need.is_nothing:
             return False
         tried = sum(abs(found[0]) for name in self._trial if (found := self._role.candidates.get(name)) is not None)
         return self._role.candidates.slots - tried + sum(abs(rank) for rank, _, _ in self._heap) < count
 
     def take(self, prefer: NodeName | None = None, avoid: Collection[NodeName] = ()) -> NodeName | None:
-        """Return a node for one more replica and subtract its need from the trial; None if no node has room.
-
-        `prefer` is chosen if the replica fits there, best or not: its ports were chosen there. Nodes in `avoid` are not
-        chosen.
-        """
+        """Return a node, `prefer` if its ports were chosen there, subtracted from the trial; None if none has room."""
         if prefer is not None and prefer not in avoid and self._candidate(prefer) is not None:
             return self._give(prefer)
         put_back = []
@@ -104,10 +94,9 @@ class Chooser:
 def candidate(
     job: JobState, candidates: CandidateIndex, name: NodeName, free: Capacity | None, taken: Collection[str] = ()
 ) -> Candidate | None:
-    """Return the entry of a node for a candidate index; None if not even one replica fits there.
+    """Return the entry of a node for a candidate index, the best being the lowest; None if no replica fits there.
 
-    The entry is (slots as a sort key, order of the node, name), the best node being the lowest. `free` is None if the
-    node takes nothing; `taken` are names of roles that are about to get a seat there.
+    `free` is None if the node takes nothing; `taken` are names of roles that are about to get a seat there.
     """
     if free is None or (candidates.is_picky and refusal(job.nodes[name], candidates.placement, taken)):
         return None
@@ -118,11 +107,7 @@ def candidate(
 
 
 def refusal(node: Node, placement: Placement, taken: Collection[str] = ()) -> str:
-    """Return why the placement rules of a role exclude the node, whatever room there is; empty if they allow it.
-
-    The text follows the name of the node in a message, as in `is not zone=a` or `has no ps`. `taken` are names of roles
-    that are about to get a seat on the node.
-    """
+    """Return why placement rules exclude the node, as in `has no ps`; empty if not. Roles `taken` get a seat there."""
     labels = dict(node.spec.labels)
     for key, value in placement.where:
         if labels.get(key) != value:

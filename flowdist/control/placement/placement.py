@@ -1,8 +1,7 @@
-"""Placement of replicas on nodes: the functions that give seats and take them back.
+"""Placement of replicas on nodes, each on the best one for its role (`chooser.py`), in the order of the graph.
 
-Replicas are placed in the order of the graph, each on the best node for its role (`chooser.py`). A replica keeps its
-seat until it has ended for good, its node is lost or left, or it has failed too often there (R22). A role that restarts
-therefore never loses its seats to a role that grows (R2).
+A replica keeps its seat until it has ended for good, its node is lost or left, or it has failed too often there (R22).
+So a role that restarts never loses its seats to one that grows (R2).
 """
 
 from __future__ import annotations
@@ -27,10 +26,7 @@ Place = TypeVar("Place")  # a node; macro mode uses numbers
 
 
 def place(job: JobState, replica: Replica, name: NodeName) -> None:
-    """Give a replica without a seat one on the node, with GPUs that are free there, and subtract its need there.
-
-    The replica keeps its ports if they were chosen on this node. The caller has made sure that it fits.
-    """
+    """Give a replica a seat on a node where it fits, with GPUs; it keeps its ports if they were chosen there."""
     assert replica.node is None and not replica.is_live, f"{replica.id} has a place on {replica.node} already"
     node, role = job.nodes[name], job.role_of(replica.id)
     replica.gpus = pick(role.need, node.free)
@@ -91,10 +87,8 @@ def update_free(job: JobState, name: NodeName) -> None:
 def fill(job: JobState, role: Role, count: int, *, without: Collection[NodeName] = ()) -> int:
     """Give seats to up to `count` waiting replicas of the role, the lowest index first; return how many got one.
 
-    Seats that the minima of other roles need are not taken (R2). Seats are given in blocks of `step`: as many as a mesh
-    of the role's ranks needs, one at a time if the role has no mesh. If fewer than `count` are placed although a
-    replica waits, the role is marked as unsatisfied, and tries again when placement changes. Nodes `without` take
-    nothing.
+    Seats that the minima of other roles need are not taken (R2). Blocks of `step` are as many as a mesh of its ranks
+    needs. If too few are placed although a replica waits, the role is unsatisfied, and tries again at a change.
     """
     if count <= 0 or not role.vacant:
         return 0
@@ -124,11 +118,7 @@ def fill(job: JobState, role: Role, count: int, *, without: Collection[NodeName]
 
 
 def _choose(job: JobState, chooser: Chooser, replicas: Iterable[ReplicaId]) -> list[Seat]:
-    """Choose seats for these replicas of one role, in order; return those found before no node has room.
-
-    The node where the ports of a replica were chosen is preferred. A node that it avoids is taken only if no other has
-    room (R22).
-    """
+    """Choose seats in order, on nodes of known ports if possible, on avoided ones if nothing else has room (R22)."""
     seats: list[Seat] = []
     for name in replicas:
         replica = job.replicas[name]
@@ -166,8 +156,8 @@ def admit(job: JobState, roles: Iterable[Role]) -> Role | None:
 def _beside_others(job: JobState, wanted: dict[str, list[ReplicaId]], seats: list[Seat]) -> list[Seat]:
     """Return seats for the replicas `wanted` that leave room for the minima of other roles, or `seats` if none do.
 
-    If these, which are the best ones, do not, it is tried which are the best after some of the others have taken
-    theirs. A role with a `near` rule is left out: it may be near to seats that others have, not to those they may get.
+    If the best ones do not, those are tried that are best after others have taken theirs. A role with a `near` rule is
+    left out: it may be near to seats that others have, not to those they may get.
     """
     given = dict(seats)
     short = {
@@ -203,7 +193,7 @@ def _choose_all(
 ) -> tuple[list[Seat], str]:
     """Choose seats for replicas of several roles, role by role, without giving them; name the first that does not fit.
 
-    Roles after that one are left out. The seats are subtracted from `trial`, in which those `taken` are already.
+    The seats are subtracted from `trial`, in which those `taken` are already.
     """
     trial = {} if trial is None else trial
     seats: list[Seat] = []
@@ -217,10 +207,7 @@ def _choose_all(
 
 
 def _unseated(job: JobState, role: Role, leaving: Collection[NodeName] = ()) -> list[ReplicaId]:
-    """Return the replicas that need a seat before the role has its minimum, the lowest index first.
-
-    Replicas on the nodes `leaving` need another seat, so that their present one does not count.
-    """
+    """Return the replicas that need a seat for the role's minimum, lowest first; those on `leaving` need another."""
     own = [each.index for name in leaving for each in job.nodes[name].replicas if each.role == role.spec.name]
     missing = role.spec.min_replicas - role.occupied + len(own)
     return [role.replicas[index] for index in islice(heapq.merge(role.vacant, sorted(own)), max(0, missing))]
@@ -235,8 +222,7 @@ def short_roles(job: JobState, leaving: Collection[NodeName]) -> dict[str, list[
 def _leaves_room(job: JobState, seats: list[Seat], short: dict[str, list[ReplicaId]]) -> bool:
     """Return whether the replicas `short` of other roles still find room after these seats are given (R2).
 
-    A role that finds no room even without the new seats blocks only nodes that could ever take one of its replicas.
-    The state is not changed.
+    A role without room even without them blocks only nodes that could ever take one of its replicas.
     """
     while lacking := without_room(job, short, seats):
         # the node, if nothing ran on it, could take a replica of the role; `near` and `apart` are not looked at
@@ -252,9 +238,8 @@ def without_room(
 ) -> str:
     """Return the first of these roles whose minimum finds no room beside the others; empty if all find room.
 
-    A role that starts after the success of others may use their seats, which are free by then. So the room is computed
-    once for each set of roles that may have succeeded, and the roles that can start then have to fit together. `short`
-    has the replicas that need seats, `seats` are about to be given to others, and nodes `without` take nothing.
+    A role that starts after the success of others may use their seats, so the room is computed for each set of roles
+    that may have succeeded. Replicas `short` need seats, others get `seats`, and nodes `without` take nothing.
     """
     after = {name: before_success(job, job.roles[name].spec) for name in short}
     for gone in moments(after):
@@ -267,10 +252,7 @@ def without_room(
 
 
 def _when_gone(job: JobState, gone: Collection[str], seats: Collection[Seat], without: Collection[NodeName]) -> Trial:
-    """Return the free capacity of nodes, with the new `seats` given, once the roles `gone` have succeeded.
-
-    Then the seats of these roles are free, also new ones. The nodes of `without` take nothing.
-    """
+    """Return the free capacity of nodes, with `seats` given, once the roles `gone` have succeeded and left theirs."""
     trial: Trial = dict.fromkeys(without)
     given: list[tuple[NodeName, Role, tuple[int, ...]]] = []
     for replica, name in seats:
@@ -302,7 +284,7 @@ def _given_back(node: Node, left: Capacity, role: Role, devices: tuple[int, ...]
 def _returns_its_seats(job: JobState, grower: Role, other: Role) -> bool:
     """Return whether every seat of `grower` is free again before `other` starts: after the success of `grower`.
 
-    False if `other` has a `near` or `apart` rule, because more seats of `grower` may change where `other` fits.
+    False with a `near` or `apart` rule, because more seats of `grower` may change where `other` fits.
     """
     placement = other.spec.placement
     return grower.spec.name in before_success(job, other.spec) and not placement.near and not placement.apart
@@ -314,10 +296,7 @@ def before_success(job: JobState, spec: RoleSpec) -> dict[str, None]:
 
 
 def explain(job: JobState, role: Role, without: NodeName = "", shown: int = 4) -> str:
-    """Return, as text for the user, what a replica of the role needs, and why no node that is up has room for it.
-
-    `without` counts as cordoned, because it is to be drained. At most `shown` nodes are named, the others are counted.
-    """
+    """Return, for the user, what a replica of the role needs, and why no node that is up, but `without`, has room."""
     missing = role.spec.min_replicas - role.occupied
     name = f"{role.spec.name}/{role.vacant[0]}" if role.vacant else role.spec.name
     if missing > 1:
@@ -362,10 +341,7 @@ def need_text(need: Need) -> str:
 
 
 def free_text(free: Capacity, total: Capacity, like: Need) -> str:
-    """Return how much is free of each resource that `like` asks for, as in `0 of 2 gpu`; `room` if it asks for none.
-
-    If some resources do not suffice for `like`, only those are named.
-    """
+    """Return how much is free of what `like` asks for, or of what does not suffice, as `0 of 2 gpu`; or `room`."""
     asked = {
         "cpu": (like.mcpu, free.mcpu, total.mcpu),
         "gpu": (like.gpu, free.devices.count(WHOLE), len(total.devices)),

@@ -1,5 +1,5 @@
 """Values that cross the border of `control`: ids, events, effects, and the messages between controller and agents.
 
-All are structs without decisions. Events and effects are the lines of the journal, so that their names and fields are a
-file format, which later versions have to be able to read. The folder must not import another folder of `control`.
+Events and effects are the lines of the journal: a file format, which later versions have to be able to read. The folder
+must not import another folder of `control`.
 """

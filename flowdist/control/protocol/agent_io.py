@@ -1,7 +1,7 @@
 """Inputs and outputs of the pure agent (`control.agent`).
 
-Inputs are facts about processes and connections, and the messages of the controller (`messages`). Outputs are orders to
-the driver, the real or simulated process around the agent, and messages to the controller.
+Inputs are facts about processes and connections, and messages of the controller (`messages`). Outputs are messages to
+it, and orders to the driver, the real or simulated process around the agent.
 """
 
 from __future__ import annotations
@@ -56,13 +56,11 @@ class SpawnFailed(OfAttempt, frozen=True, tag=True):
 
 
 class WorkerExited(OfWorker, frozen=True, tag=True):
-    """One worker ended, by itself or not.
+    """One worker ended, by itself or not, with `exit_code` or by `signal` ("KILL").
 
-    `signal` is the name of the signal that ended it, such as "KILL"; None if it exited with `exit_code`. `kind` is set
-    where the driver knows the kind of failure better, such as out of memory. `detail` is one line about the error.
-    `raised_ns` is when the worker wrote its error down, on the driver's clock, to compare it with errors of other
-    workers; None if it wrote none. `cause` is "collective_timeout" if its process group gave up a collective.
-    `was_stopping`: should_stop() had returned True, so that the worker was to save and end (R14).
+    `kind` is set where the driver knows it better, such as out of memory; `detail` is one line. `raised_ns`: when it
+    wrote its error down, on the driver's clock; None: it wrote none. `cause` "collective_timeout": its process group
+    gave up a collective. `was_stopping`: should_stop() had returned True (R14).
     """
 
     exit_code: int = 0
@@ -132,10 +130,9 @@ class WorkerOffered(OfAttempt, frozen=True, tag=True):
 
 
 class SignsSeen(OfAttempt, frozen=True, tag=True):
-    """The driver's answer to LookForSigns: when a worker of the attempt wrote output last.
+    """The driver's answer to LookForSigns: when a worker last wrote output, in ns of the agent's clock; None: never.
 
-    The time is on the agent's clock, in ns; None: no worker has written any. `state` is that of a process of its
-    workers: "stopped" (by SIGSTOP or a debugger) before "zombie" before "uninterruptible".
+    `state` is that of a process of its workers: "stopped" before "zombie" before "uninterruptible".
     """
 
     output_ns: int | None = None
@@ -155,9 +152,8 @@ class WorkerLeftStep(OfWorker, frozen=True, tag=True):
 class Refused(msgspec.Struct, frozen=True, tag=True):
     """A connection to the controller was refused: the controller's host is up, and nothing listens there (R21).
 
-    `is_local`: that host is the agent's own, so that the controller is being restarted. Over a network a refusal proves
-    nothing: a firewall, or a host that has just booted, refuses while the controller lives, and the controller replaces
-    the node once its lease is over.
+    If that host `is_local`, a controller is being restarted. Over a network it proves nothing: a firewall, or a host
+    that has just booted, refuses while the controller lives, and that one replaces the node once its lease is over.
     """
 
     is_local: bool
@@ -242,10 +238,7 @@ AgentInput = (
 
 
 def is_worker_input(event: object) -> TypeIs[WorkerInput]:
-    """Return whether an input of the agent is about one attempt's workers, by its exact type (see `effects.is_order`).
-
-    Subclasses do not count. SpawnedCold does not either: it is reported whatever attempt it is about.
-    """
+    """Return whether an input is about an attempt's workers by its exact type; SpawnedCold is not (any attempt)."""
     return type(event) in _WORKER_INPUTS
 
 
@@ -256,10 +249,9 @@ class Send(msgspec.Struct, frozen=True, tag=True):
 
 
 class SpawnWorkers(msgspec.Struct, frozen=True, tag=True):
-    """Start all workers of the attempt, and watch its readiness check if it has one.
+    """Start all workers of the attempt, and watch its readiness check; WorkersSpawned or SpawnFailed answers.
 
-    The driver answers with WorkersSpawned or SpawnFailed. `kept` are the local ranks of suspended workers, which run
-    already: they get the new generation instead of being started.
+    Suspended workers of the local ranks `kept` run already: they get the new generation instead.
     """
 
     start: StartReplica
@@ -310,10 +302,9 @@ class TellWorkers(OfAttempt, frozen=True, tag=True):
 
 
 class BindStore(OfStore, frozen=True, tag=True):
-    """Bind a listening socket for the store of a generation, and start the store's process on it.
+    """Bind a listening socket for a generation's store, and start its process now (`eager`) or at the first connection.
 
-    The driver answers with StoreBound, and with StoreExited when the process ends. `eager`: the process starts now;
-    else at the first connection.
+    The driver answers with StoreBound, and with StoreExited when the process ends.
     """
 
     eager: bool = True

@@ -1,8 +1,5 @@
-"""Messages between controller and agents.
+"""Idempotent messages between controller and agents, with incarnation and epoch: a receiver refuses lower ones (R20).
 
-Messages are idempotent. An agent that connects, for the first time or again, sends its whole inventory with Join, and
-the controller compares it with its state. Each message carries the incarnation of the agent that sends or receives it,
-and those of the controller carry its epoch. A receiver refuses numbers lower than the ones that it knows (R20).
 Otherwise an order that was given before an agent fenced, and arrives after the agent has joined anew, would start a
 replica that the controller is about to start elsewhere.
 """
@@ -44,10 +41,7 @@ class FromAgent(msgspec.Struct, frozen=True):
 
 
 class Join(FromAgent, frozen=True, tag=True):
-    """The first message of an agent on a connection. It becomes NodeJoined, and Acked answers it.
-
-    `sent_ns` is on the agent's own clock. The other fields are those of NodeJoined.
-    """
+    """The first message on a connection, sent at `sent_ns` by the agent's clock: NodeJoined, which Acked answers."""
 
     spec: NodeSpec
     address: str
@@ -58,11 +52,10 @@ class Join(FromAgent, frozen=True, tag=True):
 
 
 class Heartbeat(FromAgent, frozen=True, tag=True):
-    """A sign of life of the agent, which Acked or Rejoin answers.
+    """A sign of life of the agent, which Acked or Rejoin answers. It may be on its way for long.
 
-    `sent_ns` is on the agent's own clock. Acked returns it, so that the clocks of agent and controller need not agree.
-    In the same way `answered_ns` is the `at_ns` of the last answer that has reached the agent, on the controller's
-    clock; 0: none has. A heartbeat may be on its way for long: only this shows when its agent still ran what it ran.
+    `sent_ns` is on the agent's clock, and Acked returns it. `answered_ns` is the `at_ns` of the last answer that has
+    reached the agent (0: none): only this shows when it still ran what it ran. So the clocks need not agree.
     """
 
     sent_ns: int
@@ -95,7 +88,7 @@ class FromController(msgspec.Struct, frozen=True):
 class Acked(FromController, frozen=True, tag=True):
     """The answer to the Join or Heartbeat that the agent sent at `sent_ns`: its lease counts from that time (R19).
 
-    `at_ns` is the time of the answer on the controller's clock, for the agent to return with its next heartbeat.
+    `at_ns` is on the controller's clock, for the agent to return with its next heartbeat.
     """
 
     sent_ns: int

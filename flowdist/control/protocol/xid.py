@@ -1,8 +1,7 @@
 """Xids: the numbers of errors that NVIDIA's driver reports, and whether a GPU with such an error stays in use.
 
-The source is NVIDIA's catalogue, https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, which says what
-an error needs: a restart of the program, nothing at all, or a reset of the device. A reset takes every part of a
-divided device (MIG) with it, so an error that needs one makes all parts bad, whichever part it was noticed in.
+The source is https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html. A reset of a device takes every part
+of it (MIG) with it, so an error that needs one makes all parts bad.
 """
 
 from __future__ import annotations
@@ -58,11 +57,7 @@ def is_bad(xid: int) -> bool:
 
 
 def parts_hit(xid: int, instance: int | None, parts: dict[int, int | None]) -> list[int]:
-    """Return the numbers of the node's GPUs that an error of one device concerns.
-
-    These are all of `parts` if the error makes the device bad or the driver names no instance (MIG). Otherwise they are
-    the GPUs that are that instance, or the whole device, which is None in `parts`.
-    """
+    """Return the GPUs of a device that an error concerns: of its instance, or all if it is bad or names none."""
     if instance is None or is_bad(xid):
         return list(parts)
     return [gpu for gpu, of in parts.items() if of in (None, instance)]
