@@ -1,7 +1,9 @@
 """The simulation of one job in virtual time: where its parts are made and joined.
+
 The controller and the agents are those of production; only links, processes and user code are simulated. Of the layers
 engine, user_code, workers, faults and checks each imports those before it alone. Three things are checked in every run:
-the invariants of the job, that no two attempts of one replica run at the same time (R19), and that the job ends."""
+the invariants of the job, that no two attempts of one replica run at the same time (R19), and that the job ends.
+"""
 
 from __future__ import annotations
 
@@ -42,15 +44,17 @@ TELLS_EVERY = 128  # events
 
 
 class Simulation:
-    """One job in virtual time. Its graph needs nodes: `with_nodes` adds one to a graph that declares none.
-    Seed 0 is nominal. Any other seed draws how long start-ups take (up to a fifth more or less), how slow steps are
-    (`step_spread`), and how soon peers notice a death; each attempt has streams of its own. Lost packets and the faults
-    of rates are drawn with any seed, 0 too. `schedule` draws the order of events of one time (0: as planned).
-    `play_heartbeats`: each is played, as in production, also those that cannot matter. `play_steps`: each step of user
-    code is played by itself. `fast_forward`: see `workers.fast_forward`; only lines of the trace between decisions are
-    missing. `checks` is the schedule of `control.invariants`; at the end all are checked. `tell` is called every 128
-    events with the virtual time in ns and the number of events. `arrival_ns` is the time from the start of a node until
-    its agent connects."""
+    """One job in virtual time.
+
+    Its graph needs nodes: `with_nodes` adds one to a graph that declares none. Seed 0 is nominal. Any other seed draws
+    how long start-ups take (up to a fifth more or less), how slow steps are (`step_spread`), and how soon peers notice
+    a death; each attempt has streams of its own. Lost packets and the faults of rates are drawn with any seed, 0 too.
+    `schedule` draws the order of events of one time (0: as planned). `play_heartbeats`: each is played, as in
+    production, also those that cannot matter. `play_steps`: each step of user code is played by itself. `fast_forward`:
+    see `workers.fast_forward`; only lines of the trace between decisions are missing. `checks` is the schedule of
+    `control.invariants`; at the end all are checked. `tell` is called every 128 events with the virtual time in ns and
+    the number of events. `arrival_ns` is the time from the start of a node until its agent connects.
+    """
 
     def __init__(
         self,

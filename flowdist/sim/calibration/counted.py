@@ -1,8 +1,10 @@
 """Tasks whose workers report no step numbers: the number of their steps if these were counted, else their times.
-A count begins at 0 in every attempt. The whole number follows from the commits that attempts resumed from. Without
-commits one record does not show whether a script begins anew or resumes from a checkpoint of its own, unless an attempt
-succeeded with no restart before it. Without a count, times follow from checkpoints, or from the length
-(`silent_fields`)."""
+
+A count begins at 0 in every attempt. How many steps the task has made in all follows from the commits that an attempt
+resumed from. Without commits a script may begin anew with each attempt, or resume from a checkpoint of its own: a
+single record does not show which. An attempt that succeeded without any restart before it shows the whole number.
+Without a count, times follow from the checkpoints of a task, or from its length alone (`silent_fields`).
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,10 @@ def _worlds(generations: Sequence[Generation]) -> Iterator[list[Generation]]:
 
 
 def _begun(world: Sequence[Generation], counts: Sequence[int], unit: float) -> int | None:
-    """Return how many steps were done when the last generation of a world began; None: unknown."""
+    """Return how many steps were done when the last generation of a world began; None: unknown.
+
+    A generation with a member that stayed in place goes on where the one before had come to.
+    """
     begun: int | None = 0
     for (_, count), (one, _) in pairwise(zip(world, counts, strict=True)):
         if one.resumed is not None:

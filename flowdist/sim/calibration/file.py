@@ -1,7 +1,8 @@
 """The file workload.toml: a calibration as people read it, edit it, and give it to the simulator.
 
-The tables `[roles.NAME]` have the words of `Workload(...)`, all optional, `[job]` has what belongs to no role, and
-`[measured...]` is for people, not read. All problems of a file are reported at once, each with its line.
+The tables `[roles.NAME]` have the words of `Workload(...)`; each may be left out. `[job]` has what belongs to no role.
+The tables `[measured...]` are for people: the simulator does not read them. The whole file is checked when it is read,
+and all problems are reported at once, each with its line.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Times of a job's workers from the observations of its records: means, as a job takes the sum of its steps.
+
 If workers report the time of saving, sums over all intervals between reports count, as a report may come in mid-save.
 Else intervals with no checkpoint near give the step time, and what others take beyond it (save, evaluation, barrier) is
 the cost of a checkpoint; with a checkpoint near each, saving counts as steps. A start-up is the time from the order to
-the first step, less that step, what it says it restored, and the wait for a node's imports."""
+the first step, less that step, what it says it restored, and the wait for a node's imports.
+"""
 
 from __future__ import annotations
 
@@ -131,8 +133,10 @@ class _RoleFit:
             self._cost_ns, self.samples["save, blocking"] = median(saves), saves
 
     def _measure_cost(self, intervals: Sequence[Interval], is_apart: bool) -> None:
-        """Measure what a checkpoint costs, and whether the workers report it; then the step time anew. `is_apart`:
-        there are intervals without checkpoints, and the step time so far is theirs."""
+        """Measure what a checkpoint costs, and whether the workers report it; then the step time anew.
+
+        `is_apart`: there are intervals without checkpoints, and the step time so far is theirs.
+        """
         near = [each for each in intervals if not each.is_clear]
         offers = sum(each.offers for each in near)
         told = sum(each.saving_ns for each in intervals) // offers
@@ -160,8 +164,10 @@ class _RoleFit:
 
     def _sample_steps(self, name: str, intervals: Sequence[Interval], used_ns: int) -> None:
         """Note mean step times of parts of these intervals, of clear ones if there are any, and the time that is used.
+
         Workers report every half a second at most, so one interval of quick steps is half a step off: a part has
-        `PART`."""
+        `PART`.
+        """
         clear = [each for each in intervals if each.is_clear and each.steps] or [e for e in intervals if e.steps]
         size = 1 if all(each.steps == 1 for each in clear) else PART
         whole = max(1, len(clear) // size)  # the last part has what is left over
@@ -280,8 +286,10 @@ class _RoleFit:
             self.silent += [text] if text else []
 
     def _finish_ns(self, one: Generation) -> int | None:
-        """Return the time from the last step of a generation to the exit of its last member; None: unknown. The last
-        report comes with the exit, however long ago its step was done, so the report before it counts."""
+        """Return the time from the last step of a generation to the exit of its last member; None: unknown.
+
+        The last report comes with the exit, however long ago its step was done, so the report before it counts.
+        """
         exit_ns = max(one.exits.values())
         clock = one.clock
         before = [mark for mark in clock if exit_ns - mark.at_ns > 2 * MS]
@@ -367,8 +375,10 @@ class _RoleFit:
         return max(0, begun - one.begun_ns - ORDER_NS - restore), warmup, restore
 
     def _measure_imports(self) -> None:
-        """Measure how long a node imports the modules of the workers, unless these start without waiting. Nodes that
-        joined a running job count, because only then a world waits for it; without such nodes, all."""
+        """Measure how long a node imports the modules of the workers, unless these start without waiting.
+
+        Nodes that joined a running job count, because only then a world waits for it; without such nodes, all.
+        """
         imports = [each for run in self._runs for each in run.imports]
         if self._role.kind == "service" or any(self._role.name in each.before for each in imports):
             return

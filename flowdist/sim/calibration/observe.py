@@ -293,8 +293,11 @@ class Observer:
 
 
 def fault_before(faults: dict[str, list[int]], incident: Incident, options: JobOptions) -> int | None:
-    """Return when (ns) the fault was injected that an incident noticed soon after; None: none was. `faults` has times
-    by target: a node, a replica, or a worker of it. A silent node is noticed when its lease is over."""
+    """Return when, in ns, the fault was injected shortly before that an incident noticed; None: there is none.
+
+    A process that dies is noticed at once, and a node that falls silent when its lease is over. `faults` has the times
+    of injected faults by target: a node, a replica, or a worker of it.
+    """
     window_ns = options.cause_window_ns + options.silent_after_ns
     hits = [at for target, times in faults.items() for at in times if target.partition(".")[0] == incident.root]
     return max((at for at in hits if 0 <= incident.opened_ns - at <= window_ns), default=None)

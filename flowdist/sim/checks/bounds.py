@@ -56,7 +56,10 @@ class Bounds(NamedTuple):
 
 
 def bounds_of(recovers_within: str | None = None, lost_work: str | None = None, goodput: float | None = None) -> Bounds:
-    """Return the bounds that a user has written (None: not bounded); FlowdistError for a wrong duration or share."""
+    """Return the bounds that a user has written, two durations and a share from 0 to 1; None: not bounded.
+
+    Raises FlowdistError if a text is no duration, or the goodput is not from 0 to 1.
+    """
     if goodput is not None and not 0 <= goodput <= 1:
         raise FlowdistError(f"goodput {goodput}: a share of the time is from 0 to 1", help="write 0.9 for 90 %")
     return Bounds(_ns("recovers_within", recovers_within), _ns("lost_work", lost_work), goodput)

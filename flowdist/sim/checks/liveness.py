@@ -1,7 +1,16 @@
 """Liveness: how soon a job has to make progress after the last fault, by a bound that is computed from its topology.
 
-While faults happen only safety is demanded. Once the last one is over, a primary task has to commit a new step within
-`bound_ns`, and the job has to end within a second bound (`end_ns`), which adds all the work of all tasks in a row.
+The check has two phases, as proofs of distributed systems have. While faults happen only safety is demanded. Once the
+last fault is over (nodes are back, links have no fault, no worker is slow), a primary task has to commit a new step
+within a bound, and the job has to end within another. The first bound, `bound_ns`, is the sum of
+
+    detection       the lease of a node and its margins; the longest `hang_after`; and if the controller died, the time
+                    for which agents may keep workers without it
+    re-formation    the longest grace, the longest back-off, and the start-ups and restores of all roles in a row
+    growth          for each role that may grow: its cool-down, its join window, and one more re-formation
+    a new step      the longest time between two checkpoints; for user code, which saves at will, all its work
+
+The second bound adds all the work of all tasks, one after the other.
 """
 
 from __future__ import annotations
@@ -19,10 +28,7 @@ SPREAD = 1.2  # what a part of the work may take longer than nominally
 
 
 def bound_ns(graph: RoleGraph, plan: Plan) -> int:
-    """Return the longest time (ns) from the end of the last fault to the next committed step, the sum of: detection
-    (lease and margins, the longest `hang_after`, the outage of a dead controller), re-formation (the longest grace and
-    back-off, all start-ups and restores in a row), growth (per growing role: cool-down, join window, re-formation), the
-    longest time between checkpoints (user code saves at will: all its work)."""
+    """Return the longest time (ns) from the end of the last fault to the next committed step: the sum of the module."""
     again = _re_formation_ns(graph)
     grows = [spec for spec in graph.roles if spec.gang and spec.max_replicas > spec.min_replicas]
     growth = sum(spec.cooldown_ns + spec.join_window_ns + again for spec in grows)
@@ -45,7 +51,10 @@ def healed_ns(result: SimResult, plan: Plan) -> int:
 
 
 def late(result: SimResult, plan: Plan) -> tuple[int, str] | None:
-    """Return by when (ns) a step had to be committed and was not, and a text; None: in time, or the run ended first."""
+    """Return the time in ns by which a new step had to be committed and was not, with a text that says so.
+
+    None if a step was committed in time, or the run ended before that time was over.
+    """
     graph = result.job.graph
     healed, bound = healed_ns(result, plan), bound_ns(graph, plan)
     if result.now <= healed + bound or _commits(result, healed, healed + bound):
@@ -55,8 +64,10 @@ def late(result: SimResult, plan: Plan) -> tuple[int, str] | None:
 
 
 def _commits(result: SimResult, start: int, end: int) -> bool:
-    """Return whether a task of `_primary` had a checkpoint accepted, or succeeded, between two times in ns. Checkpoints
-    that fast-forward skipped have no line in the trace: the models of their worlds have the times."""
+    """Return whether a task of `_primary` had a checkpoint accepted, or succeeded, between two times in ns.
+
+    Checkpoints that fast-forward skipped have no line in the trace: the models of their worlds have the times.
+    """
     names = {spec.name for spec in _primary(result.job.graph)}
     lines = (line for line in result.lines if type(line) is Record and start <= line.t_ns <= end)
     if any(_is_commit(line, names) for line in lines):
@@ -73,8 +84,11 @@ def _is_commit(line: Record, roles: set[str]) -> bool:
 
 
 def _primary(graph: RoleGraph) -> list[RoleSpec]:
-    """Return the tasks whose commits count as progress: primary tasks, those for whose success they wait, and all in
-    joint worlds with one of these, since any member of a joint world may be the one that saves."""
+    """Return the tasks whose commits count as progress.
+
+    These are the primary tasks, the tasks for whose success they wait, and all tasks in joint worlds with one of these,
+    since any member of a joint world may be the one that saves.
+    """
     found = {spec.name for spec in graph.roles if spec.kind == "task" and spec.primary}
     needed = set(found)
     for spec in reversed(graph.roles):  # gates point to earlier roles

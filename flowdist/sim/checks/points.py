@@ -48,8 +48,11 @@ def reachable(graph: RoleGraph, *, has_spare: bool) -> tuple[str, ...]:
 
 
 class Orders:
-    """When, in ns, each generation was ordered to start; `hear` takes each decision. Worlds have recovered when they
-    step with one that was ordered after the incident opened: the one before may step until it has been stopped."""
+    """When, in ns, each generation of each world was ordered to start. `hear` takes each decision of a run.
+
+    Worlds have recovered from an incident when they step again with a generation that was ordered after it opened. The
+    generation before may step until it has been stopped; those steps are no recovery.
+    """
 
     def __init__(self) -> None:
         self._ordered: dict[tuple[WorldName, int], int] = {}

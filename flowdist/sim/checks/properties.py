@@ -69,8 +69,11 @@ class Watching:
         return bool(self.properties.always or self.properties.eventually) or unseen
 
     def hear(self, job: JobState, now: int) -> None:
-        """Call the checks after an event at `now` (ns). Violation for an `always` or `eventually` property that does
-        not hold, FlowdistError if a check raised anything but AssertionError."""
+        """Call the checks after an event at `now` (ns).
+
+        Violation for an `always` or `eventually` property that does not hold, FlowdistError if a check raised anything
+        but AssertionError.
+        """
         for rule in self.properties.always:
             holds, why = _ask(rule.name, rule.check, job)
             if not holds and (why or holds is False):

@@ -1,8 +1,13 @@
 """The simulated controller: the controller of production behind links, in virtual time.
-`SimController` does what the real driver does. It also checks the invariants, and can be killed: the next controller
-replays the record and takes over 300 ms later (R21). While a node and its link are well, heartbeats are not played one
-by one (see `node.py`): the failure detector is not up to date for it, but its silence cannot matter. Only nodes that
-are not well are watched: dead, paused, suspected, or behind a link with a fault."""
+
+`SimController` does what the real driver does: it receives messages, records each event, carries out the effects, and
+wakes the controller at its deadline. It also checks the invariants, and can be killed: the next controller replays the
+record and takes over 300 ms later (R21).
+
+While a node and its link are well, its heartbeats are not played one by one (see `node.py`), so the failure detector is
+not up to date for it. The silence of such a node cannot matter. Only nodes that are not well are watched: those that
+are dead, paused, suspected, or behind a link with a fault.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +34,11 @@ MOMENT_NS = 1_000  # events this close are checked together: under a schedule, m
 
 
 class Observer(Protocol):
-    """The part of the simulation that makes nodes, and hears of decisions: `decided` before the effects, `before_start`
-    just before an order to start is sent, `carried_out` after all are sent. `job` is the state after the decision."""
+    """The part of the simulation that makes nodes, and that `SimController` tells of each decision.
+
+    `decided` is called before the effects are carried out, `before_start` just before the order to start an attempt is
+    sent, and `carried_out` when all effects have been sent to the nodes. `job` is the state after the decision.
+    """
 
     def new_node(self, spec: NodeSpec, starts: int) -> SimNode: ...
     def decided(self, job: JobState, line: Record) -> None: ...
@@ -52,8 +60,10 @@ class SimController:
         self._past: tuple[Controller | None, int] = (None, 0)  # the one killed last, and the length of its trace
 
     def add_node(self, spec: NodeSpec) -> None:
-        """Start a node with a fresh agent, in the place of one of its name; it connects `Context.arrival_ns` later. A
-        name that has not joined need not be watched: the failure detector has no deadline for it yet."""
+        """Start a node with a fresh agent, which connects `Context.arrival_ns` later, in the place of one of its name.
+
+        Nothing has to be watched before a name has joined: the failure detector has no deadline for it yet.
+        """
         before = self._nodes.get(spec.name)
         node = self._nodes[spec.name] = self._observer.new_node(spec, before.starts + 1 if before is not None else 0)
         if self._ctx.is_down or self.sessions.detector.is_watched(spec.name):
@@ -87,7 +97,10 @@ class SimController:
 
     def watch(self, node: SimNode) -> None:
         """Update `is_heard` of a node, and whether wake-ups depend on its heartbeats, as they do while it is not well.
-        Called whenever a node, its link or its session has changed."""
+
+        Called whenever a node, its link or its session has changed. A node that another one of its name has replaced is
+        not watched.
+        """
         node.is_heard = self.sessions.detector.is_heard(node.spec.name)
         if self._nodes.get(node.spec.name) is not node:
             return
@@ -97,7 +110,11 @@ class SimController:
             self._unwell[node.spec.name] = None
 
     def handle(self, event: Event) -> None:
-        """Let the controller decide about an event, and carry it out; Violation for an invariant or a property."""
+        """Let the controller decide about an event, append the decision to the trace, and carry out its effects.
+
+        While no controller runs the event is kept for the next one. After the end of the job it is dropped. Raises
+        Violation if an invariant, or a property of the user, does not hold.
+        """
         ctx = self._ctx
         job = ctx.controller.state
         if job.outcome is not None:

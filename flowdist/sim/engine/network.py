@@ -1,7 +1,9 @@
 """The link between a node and the controller: messages arrive in order, unless a fault of the link prevents it.
-Each fault is kept by its cause (`why`), so that faults that overlap may end in any order. A connection is a stream: a
-lost packet is sent again after 200 ms, and later messages wait behind it. No message arrives twice or overtakes another
-on a stream; agents and controller have to tolerate that all the same."""
+
+Each fault is kept by its cause (`why`), so that faults that overlap may end in any order. A connection is a stream, on
+which a lost packet is no lost message: it is sent again after 200 ms, and later messages wait behind it. On a stream no
+message arrives twice or overtakes another; agents and controller have to tolerate that all the same.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,12 @@ STRAY_NS = 100 * MS  # the most by which a second copy, or a message that is ove
 
 class Link:
     """The faults of the link between one node and the controller, and the arrival times that follow from them.
-    `is_quiet`: no fault, so heartbeats need not be played. Name and seed alone determine which packets are lost.
-    `apart_ns` is the least time between messages of one direction: a schedule draws the order of actions of one
-    time."""
+
+    `is_quiet`: the link has no fault, so heartbeats need not be played one by one. The name of the node and the seed
+    determine which packets are lost, whatever else happens in the job. `apart_ns` is the least time between two
+    messages of one direction: with a schedule, actions of one time happen in a drawn order, and the order of a stream
+    must not depend on that.
+    """
 
     def __init__(self, name: str, seed: int, apart_ns: int = 0) -> None:
         self._name, self._seed, self._apart_ns = name, seed, apart_ns
@@ -50,9 +55,12 @@ class Link:
         self.is_quiet = False
 
     def disturb(self, why: str, kind: Disturbance, by: float) -> None:
-        """Disturb the messages in both directions until `heal(why)`: `by` is a delay in ns (delays add up), or a
-        probability (the highest counts) that a packet is lost and sent again, up to 20 times ("drop"), or that a
-        message arrives twice ("duplicate") or is overtaken by later ones ("reorder")."""
+        """Disturb the messages in both directions until `heal(why)`.
+
+        Delays of several causes add up. Of several probabilities of one kind the highest counts. `by` is the delay in
+        ns, or the probability that a packet is lost and sent again, up to 20 times ("drop"), or that a message arrives
+        twice ("duplicate") or is overtaken by later ones ("reorder").
+        """
         self._disturbances[kind][why] = by
         self.is_quiet = False
 

@@ -1,8 +1,10 @@
 """A simulated node: the agent of production, with workers that are only entries in a table.
+
 The link can be cut, and the node paused or dead. While both are well heartbeats are not played
 (`workers.fast_forward`), but taken as sent and answered just before anything could depend on them: on the agent's side
 each input (its lease), on the controller's a node that is no longer well (its failure detector). A node that is
-suspected or lost plays each heartbeat, since the next one is an event."""
+suspected or lost plays each heartbeat, since the next one is an event.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +55,11 @@ class RunningAttempts:
             del self._running[replica]
 
     def check_ghosts(self, ran: list[tuple[ReplicaId, int]], still_runs: Callable[[ReplicaId, int], bool]) -> None:
-        """Record the attempts that run again on a node that has just resumed. Violation if, in 100 ms, one of them
-        still runs there (`still_runs`) although another attempt of its replica runs too (R19)."""
+        """Record the attempts that run again on a node that has just resumed.
+
+        Violation if, in 100 ms, one of them still runs there (`still_runs`) although another attempt of its replica
+        runs too (R19).
+        """
         for replica, attempt in ran:
             self._running.setdefault(replica, attempt)
 
@@ -188,8 +193,10 @@ class SimNode:
             self.tell(event(replica, attempt, local_rank, *more))
 
     def _renew_lease(self, now: int) -> None:
-        """Renew the lease as if each heartbeat that could be sent and answered by now had been. One that was due, but
-        cannot have been answered yet, is put on its way: it, or its answer, may still be lost."""
+        """Renew the lease as if each heartbeat that could be sent and answered by now had been.
+
+        One that was due, but cannot have been answered yet, is put on its way: it, or its answer, may still be lost.
+        """
         if self._plays_heartbeats:
             return
         sent_ns = self.agent.lease.renew(now - 1, 2 * LATENCY_NS)
@@ -301,8 +308,10 @@ class SimNode:
         detail: str = "",
         cause: ExitCause = "",
     ) -> None:
-        """End a worker, if it runs, and tell the agent by a `WorkerExited` with these arguments; if paused, when it
-        resumes. A code other than 0, or a signal, halts the world of the worker."""
+        """End a worker, if it runs, and tell the agent by a `WorkerExited` with these arguments.
+
+        A paused worker ends when it resumes. A code other than 0, or a signal, halts the world of the worker.
+        """
         alive = self.workers.get((replica, attempt), {})
         if not self.is_alive or local_rank not in alive:
             return
@@ -414,8 +423,10 @@ class SimNode:
             self.tell(io.WorkerSuspended(*key, local_rank))
 
     def _spawn(self, output: io.SpawnWorkers) -> None:
-        """Start the workers of an attempt: suspended ones rejoin at once, the others are new processes. With
-        `import_ns` these are forked from the process that imports, so they wait for it."""
+        """Start the workers of an attempt: suspended ones rejoin at once, the others are new processes.
+
+        With `import_ns` these are forked from the process that imports, so they wait for it.
+        """
         start = output.start
         for key in [key for key in self.suspended if key[0] == start.replica and output.kept]:
             del self.suspended[key]

@@ -28,8 +28,11 @@ NAMED_MOST = 3  # names in the message
 
 
 class Queue:
-    """Actions in virtual time: `now` in ns; `handled` counts those that were run. Actions of one time run in the order
-    in which they were planned, with a `schedule` other than 0 in a drawn one, the same each time."""
+    """Actions in virtual time. `now` is that time in ns; `handled` counts the actions that were run.
+
+    Actions of one time run in the order in which they were planned, with a `schedule` other than 0 in a drawn one, the
+    same each time.
+    """
 
     def __init__(self, schedule: int = 0) -> None:
         self.now = 0
@@ -84,10 +87,15 @@ class Queue:
         return first
 
     def run(self, until: int | None = None) -> None:
-        """Run the actions in order, until `stop`, the last one, or the one before `until` (ns), to which the clock is
-        set then. Violation if actions of one moment plan each other without end. With a schedule, the actions of a time
-        get drawn places when that time comes. Actions without a place sort before those with one: once the first action
-        of a time has a place, all of that time have one, and it is the first of them."""
+        """Run the actions in order, until `stop` is called, none is left, or the next one is after `until` (ns).
+
+        In the last case the clock (`now`) is then set to `until`. Raises Violation if virtual time stands still:
+        actions of one moment plan each other without end.
+
+        With a schedule, the actions of a time get their places in a drawn order when that time comes. Actions without a
+        place sort before those with one. So once the first action of a time has a place, all actions of that time have
+        one, and it is the first of them.
+        """
         heap, schedule, chains = self._heap, self._schedule, self._chains
         while heap and not self._is_stopped:
             if until is not None and heap[0][0] > until:
@@ -141,7 +149,10 @@ CRASHES = (AssertionError, KeyError, ValueError, StopIteration, TypeError, Attri
 
 
 class Violation(AssertionError):
-    """A `property` such as "invariant" or "liveness" does not hold; `waits`: for what, if the job does not end."""
+    """A `property` of the job or the simulation, such as "invariant", "split brain" or "liveness", does not hold.
+
+    `waits` says what the job waits for, if it does not end.
+    """
 
     def __init__(self, property: str, text: str, waits: str = "") -> None:
         super().__init__(f"{property}: {text}" + (f"; {waits}" if waits else ""))

@@ -42,8 +42,11 @@ class Comparison(NamedTuple):
 
     @property
     def pairs(self) -> list[Pair]:
-        """Return the incidents in pairs of one kind and root, in their order; None where one side has none. Between two
-        pairs those left over on both sides are paired one by one, since one event may be judged differently."""
+        """Return the incidents in pairs, in their order; None where one of the two has no such incident.
+
+        Incidents of the same kind and root are pairs. Between two pairs, incidents that are left over on both sides are
+        paired one by one, since the same event may be judged differently.
+        """
         causes = [[each.cause for each in one.incidents] for one in self]
         pairs: list[Pair] = []
         for _, i, i_end, j, j_end in SequenceMatcher(None, causes[0], causes[1], autojunk=False).get_opcodes():

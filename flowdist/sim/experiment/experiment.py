@@ -85,8 +85,10 @@ def of_topology(
     keep: Collection[str] = (),
     seed: int = 0,
 ) -> Experiment:
-    """Return the experiment of a compiled topology; one that declares no nodes gets a node for all of it. Measured
-    `times` replace those of workloads, except for the fields to `keep`, as `role.field`."""
+    """Return the experiment of a compiled topology; one that declares no nodes gets a node for all of it.
+
+    With measured `times`, workloads get them, except for the fields to `keep`, as `role.field`.
+    """
     graph = with_nodes(graph)
     if times is None:
         return Experiment(graph, plan, seed=seed)

@@ -88,8 +88,10 @@ class Outcome(NamedTuple):
 
 
 def of_record(header: Header, lines: Iterable[Line], *, strict: bool = False) -> Outcome:
-    """Return the outcome of a recorded job; BadLine if a line cannot be replayed, with `strict` ReplayError if this
-    version decides otherwise."""
+    """Return the outcome of a recorded job, up to the end of its record.
+
+    Raises BadLine if a line cannot be replayed; with `strict`, ReplayError if this version decides otherwise.
+    """
     replay = Replay(header, strict=strict)
     worlds = worlds_of(_heard(replay, lines))
     return of_replay(replay)._replace(worlds=worlds)

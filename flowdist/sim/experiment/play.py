@@ -28,9 +28,12 @@ def play(
     fast_forward: bool = False,
     properties: Properties = NOTHING_DEMANDED,
 ) -> Outcome:
-    """Simulate an experiment, and return what came of it. Fast mode plays changes of membership, not messages: weeks of
-    a large gang in seconds; MacroRefused or FaultError if it does not play this job. All further arguments are for
-    exact simulations."""
+    """Simulate an experiment, and return what came of it.
+
+    In fast mode only changes of membership are played, not each message: weeks of a large gang in seconds; MacroRefused
+    or FaultError if it does not play this job. The other arguments are of exact simulations: `tell` is called with
+    their progress, and with `fast_forward` quiet times are computed instead of played.
+    """
     if mode == "fast":
         return _fast(scope_of(experiment.graph, experiment.plan), experiment)
     simulation = experiment.simulation(tell=tell, fast_forward=fast_forward, properties=properties)
@@ -42,9 +45,12 @@ def play(
 def play_seeds(
     experiment: Experiment, mode: Mode, seeds: Iterable[int], scope: Scope | None = None, tell: Tell | None = None
 ) -> Iterator[Outcome]:
-    """Simulate an experiment once with each seed, and yield the outcomes in order; their `hits` have each rate of the
-    plan. `scope` (None: made here) and `tell`, called at each change, are for fast mode. MacroRefused or FaultError if
-    that does not play the job, FlowdistError if a simulation has found a violation."""
+    """Simulate an experiment once with each seed, and yield the outcomes in the order of the seeds.
+
+    Their `hits` have each rate of the plan. `scope` is the job as fast mode knows it; None: made here. In fast mode
+    `tell` is called at each change. Raises MacroRefused or FaultError if fast mode does not play this job, and
+    FlowdistError if a simulation has found a violation.
+    """
     if mode == "fast" and scope is None:
         scope = scope_of(experiment.graph, experiment.plan)
     never = {rate.name: 0 for rate in experiment.plan.rates}
@@ -70,9 +76,12 @@ def checked(outcome: Outcome, *, may_stand_still: bool = False) -> Outcome:
 def cross_check(
     experiment: Experiment, seeds: Sequence[int], tell: Progress | None = None
 ) -> Iterator[tuple[Experiment, Comparison]]:
-    """Play an experiment in both modes with the faults that each seed draws from its rates, all else nominal; yield it
-    with these faults, up to its end, and the comparison, fast first. MacroRefused or FaultError if fast mode does not
-    play it, FlowdistError if exact mode finds a violation."""
+    """Play an experiment in both modes, fast and exact, with the faults that each seed draws from its rates.
+
+    Yields the experiment with these faults, up to its end, and the comparison. All but the faults is nominal. Raises
+    MacroRefused or FaultError if fast mode does not play this job, and FlowdistError if exact mode has found a
+    violation.
+    """
     plan, until_ns = experiment.plan, experiment.until_ns
     assert until_ns is not None
     scope = scope_of(experiment.graph, plan)

@@ -39,10 +39,15 @@ class Loss(NamedTuple):
 
 
 def predict(run: WholeRecord, times: Calibration, plan: Plan | None = None, seed: int = 0) -> Comparison:
-    """Simulate what happened to a recorded run with times measured elsewhere, and return both, the run first. The
-    number of steps is the run's own. Without a `plan`, faults that flowdist injected happen where their text says, such
-    as at a step, others at the time of the run. `seed` draws what the calibration does not say. BadLine if a line
-    cannot be replayed, FlowdistError if a check of the simulator failed; a job that never ends is no such failure."""
+    """Simulate what happened to a recorded run with measured times, and return both side by side, the run first.
+
+    `times` were measured elsewhere; the number of steps is that of the run itself. Without a `plan`, faults and orders
+    are those of the run: faults that flowdist injected happen where their text says, such as at a step; others at the
+    time of the run. `seed` draws what the calibration does not say, such as how soon peers notice a death.
+
+    Raises BadLine if a line cannot be replayed, and FlowdistError if a check of the simulator has failed. A job that
+    never ends is no such failure.
+    """
     observed, recorded = observe(run.header, run.lines), reconstruct(run.header, run.lines)
     own = calibrate([observed])
     experiment = Experiment(
@@ -65,8 +70,10 @@ def predict(run: WholeRecord, times: Calibration, plan: Plan | None = None, seed
 
 
 def _with_losses(outcome: Outcome, losses: Iterable[Loss]) -> Outcome:
-    """Return the outcome with the lost work of each role and incident, as the time of steps: accounts would count a
-    save that was under way as well, in a run and not in its simulation."""
+    """Return the outcome with the lost work of each role and of each incident, as the time of steps.
+
+    Time accounts would count a save that was under way as well, in a run and not in its simulation.
+    """
     by_role, by_incident = dict[str, int](), dict[int | None, dict[str, int]]()
     for loss in losses:
         for lost in (by_role, by_incident.setdefault(loss.incident, {})):
@@ -76,8 +83,10 @@ def _with_losses(outcome: Outcome, losses: Iterable[Loss]) -> Outcome:
 
 
 def losses_of(run: Observed, own: Calibration) -> Iterator[Loss]:
-    """Yield the steps of each task that a run did again, in mean steps of the role. The cause is the last incident of
-    the world before the generation that did them again was ordered."""
+    """Yield the steps of each task that a run did again, generation by generation, in mean steps of the role.
+
+    The cause is the last incident of the world before the generation that did them again was ordered.
+    """
     last: dict[tuple[str, WorldName], Generation] = {}
     for one in run.generations:
         before = last.get((one.role, one.world))
@@ -93,8 +102,11 @@ def losses_of(run: Observed, own: Calibration) -> Iterator[Loss]:
 
 
 def _simulated_losses(result: SimResult) -> Iterator[Loss]:
-    """Yield the steps that the worlds of a simulation did again. Work is lost before its incident opens, as a lost node
-    is noticed late: so the cause is the first incident of the world that is not over by then."""
+    """Yield the steps that the worlds of a simulation did again.
+
+    Work is lost before its incident opens, as a lost node is noticed late. So the cause is the first incident of the
+    world that is not over by then.
+    """
     for world, model in result.models.items():
         for at_ns, ns, _ in model.losses:
             causes = (one for one in result.job.incidents if world in one.worlds)
@@ -106,8 +118,11 @@ def _simulated_losses(result: SimResult) -> Iterator[Loss]:
 
 
 def _with_times(graph: RoleGraph, times: Calibration, own: Calibration) -> RoleGraph:
-    """Return the graph with measured times, but the run's own numbers of steps, which no calibration predicts. Where
-    the run does not show that number for certain, as its steps were counted, the other times have it."""
+    """Return the graph with measured times, and with the numbers of steps of the run itself (`own`).
+
+    Its length is no time that could be predicted. Where the run does not show that number for certain, because its
+    steps were counted, the other times have it.
+    """
 
     def steps(role: RoleSpec) -> dict[str, int]:
         known = own.roles[role.name].fields
@@ -119,8 +134,10 @@ def _with_times(graph: RoleGraph, times: Calibration, own: Calibration) -> RoleG
 
 
 def _as_injected(plan: Plan, run: WholeRecord, never: Collection[str] = ()) -> Plan:
-    """Return the plan with the faults of the run as they were given, at a step or an event instead of at a time. Faults
-    that flowdist did not inject, and those in `never`, keep their time. Orders are in the plan already."""
+    """Return the plan with the faults of the run as they were given, at a step or an event instead of at a time.
+
+    Faults that flowdist did not inject, and those in `never`, keep their time. Orders are in the plan already.
+    """
     injected = [line for line in run.lines if isinstance(line, FaultLine) and line.spec not in never]
     given = parse_plan(dict.fromkeys(line.spec for line in injected)).faults
     hits = {line.hit.partition(".")[0] for line in injected}

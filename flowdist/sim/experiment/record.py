@@ -1,8 +1,12 @@
 """The experiment of a recorded job: its faults as a plan, and its work as workloads.
-Of the journal of a run only what came from outside is kept (failed workers, lost nodes, orders of the operator): the
-controller decides anew, under the same policies or others. Faults keep the times of the run, whatever the job does
-then. The trace of a simulation has more: the faults as given, the seed, the workloads. Its experiment is the same job,
-to the nanosecond."""
+
+The journal of a run holds what came from outside (a worker that failed, a node that was lost, an order of the operator)
+and the decisions about it. The reconstruction keeps only what came from outside. In the experiment the controller
+decides anew, under the same policies or others. Faults keep the times of the run, whatever the simulated job does then.
+
+The trace of a simulation has more: the faults as they were given, the seed, and the workloads in its graph. Its
+experiment is the same job, to the nanosecond.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +38,10 @@ WITHOUT_EVENT = (
 
 
 def of_record(header: Header, lines: Sequence[Line]) -> Experiment:
-    """Return the experiment of a recorded job; without the id of a run, the record is that of a simulation. BadLine if
-    a line cannot be replayed, FaultError if a fault of a trace cannot be read."""
+    """Return the experiment of a recorded job; without the id of a run, the record is that of a simulation.
+
+    Raises BadLine if a line cannot be replayed, and FaultError if a fault of a trace cannot be read.
+    """
     found = reconstruct(header, lines)
     if header.run_id:
         left_out = (*found.gaps.left_out, *_unseen(found.plan, lines))
@@ -89,9 +95,11 @@ def _unseen(plan: Plan, lines: Sequence[Line]) -> list[str]:
 
 
 def _as_given(plan: Plan, lines: Sequence[Line], arrival_ns: int) -> Plan:
-    """Return the plan of a simulation from its reconstruction and its trace, where some orders are faults
-    (`trainer@5m:scale=4`). A node that was added was ordered before its agent joined, which is its reconstructed
-    time."""
+    """Return the plan of a simulation from its reconstruction and its trace, which has each fault that hit something.
+
+    Orders that are in the trace as faults (`trainer@5m:scale=4`) are left out of the reconstructed ones. A node that
+    was added is reconstructed at the time when its agent has joined: the order came before that.
+    """
     hits = [line for line in lines if isinstance(line, FaultLine)]
     faults = parse_plan(dict.fromkeys(line.spec for line in hits)).faults
     orders = [(fault.kind, line.hit, line.t_ns) for line in hits if (fault := parse_fault(line.spec)).kind in ORDERS]
@@ -119,7 +127,10 @@ def _at(ns: int) -> str:
 
 
 class _Reconstruction:
-    """One pass through a record: `add` takes each line, `end` completes the faults. Causes are what opens incidents."""
+    """One pass through a record: `add` takes each line in order, `end` completes the faults.
+
+    The controller of the observer shows which failures opened an incident, and so were causes.
+    """
 
     def __init__(self, header: Header) -> None:
         self._graph = header.graph
@@ -212,9 +223,12 @@ class _Reconstruction:
         self.faults.append((max(0, at), text))
 
     def _failure(self, event: ev.ReplicaExited, now: int, is_cause: bool) -> None:
-        """Make a fault of a failed exit, or note in `left_out` why there is none: the replica did not come up, or it
-        only followed from another failure (it opened no incident, so not `is_cause`, and no fault was injected into the
-        replica within `cause_window` before). In the simulation it follows again."""
+        """Make a fault of a failed exit, or note in `left_out` why there is none.
+
+        There is none for a failure that only followed from another one: it opened no incident (`is_cause` is false),
+        and no fault was injected into the replica within `cause_window` before. In the simulation it follows again.
+        There is none for a replica that did not come up either.
+        """
         hit = self._hit.get(str(event.replica), self._hit.get(f"{event.replica}.{event.local_rank}"))
         if not is_cause and (hit is None or now - hit > self._graph.options.cause_window_ns):
             self.left_out.append(f"{event.replica} failed at {now / 1e9:.2f}s in the wake of another failure")

@@ -1,7 +1,9 @@
 """Times at which a world writes or reads a checkpoint, as its workload says, for the nemesis to aim faults at.
-Both take seconds within hours, so that a fault at a random time seldom hits them. They are computed before the
-simulation runs: start-up times are drawn from the seed, and at most one fault is taken to come before. So a plan stays
-a plain list of faults with times, which can be reduced to fewer faults as any other plan."""
+
+Both take seconds within hours, so that a fault at a random time seldom hits them. The times are computed before the
+simulation runs: start-up times are drawn from the seed, and the plan is taken to have at most one fault before. So a
+plan stays a plain list of faults with times, which can be reduced to fewer faults as any other plan.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +44,10 @@ class Aim:
         return begins + cycle * load.cycle_ns + load.checkpoint_every_ns + inside
 
     def restoring(self, seed: int, n: int, after: Fault) -> int | None:
-        """Draw a time, in ns, at which a gang reads its checkpoint because the fault `after` restarts it. None if the
-        drawn gang does not restart then, or has no checkpoint yet, or if no gang takes time to read one."""
+        """Draw a time, in ns, at which a gang reads its checkpoint because the fault `after` restarts it.
+
+        None if the drawn gang does not restart then, or has no checkpoint yet, or if no gang takes time to read one.
+        """
         if not self._readers:
             return None
         spec = self._readers[int(draw(seed, "aim", "reader", n) * len(self._readers))]
@@ -56,8 +60,10 @@ class Aim:
         return started + up + int(draw(seed, "aim", "read", n) * load.restore_ns)
 
     def _started_again_ns(self, spec: RoleSpec, fault: Fault) -> int | None:
-        """Return about when, in ns, a fault with a time makes the gang start anew; None if it does not. A node fault
-        counts for every gang, since it is not known here where replicas are."""
+        """Return about when, in ns, a fault with a time makes the gang start anew; None if it does not.
+
+        A node fault counts for every gang, since it is not known here where replicas are.
+        """
         at, options = fault.when.at_ns, self._graph.options
         role = fault.replica[0] if fault.replica is not None else None
         if at is None or fault.target == "controller" or role not in (None, *self._graph.mates_of(spec.name)):

@@ -1,6 +1,7 @@
 """The fault injector of a simulation: it carries out a plan in virtual time.
 
-Only orders of the operator (scale, add, drain) are passed to the controller, as in production.
+Faults act on nodes, links, processes and disks, or kill the controller. They never change the state of the controller.
+Only orders of the operator (scale, add, drain) are passed to it, as in production.
 """
 
 from __future__ import annotations
@@ -59,8 +60,11 @@ def check_faults(plan: Plan, graph: RoleGraph) -> None:
 
 class FaultInjector:
     """Injector of the faults of one simulation: those with a time, an event or a period, and those of rates.
-    `check_faults` has accepted `plan`, whose `scales`, `adds` and `drains` are left to `Simulation`. `on_hit` is called
-    with a fault and its target just before it takes effect; `waiting` holds faults whose event has not come."""
+
+    `plan` has been accepted by `check_faults`. Its other orders (`scales`, `adds`, `drains`) are left to `Simulation`.
+    `on_hit` is called with a fault and the name of its target just before it takes effect. `waiting` holds the faults
+    whose event has not come yet.
+    """
 
     def __init__(
         self,
@@ -212,8 +216,11 @@ class FaultInjector:
         self._on_hit(fault, target)
 
     def _hit_node(self, fault: Fault, node: SimNode) -> None:
-        """Apply a fault to a node, unless it is dead or lacks the GPU that `xid` names. On a node that is cut off
-        faults of the link hit nothing; what hits the node itself does."""
+        """Apply a fault to a node.
+
+        Nothing is hit if the node is dead, or has no GPU of the number that `xid` names; or if the fault is one of the
+        link, and the node is cut off. What hits the node itself hits one that is cut off, too.
+        """
         has_no_such_gpu = fault.kind == "xid" and fault.xid[1] >= node.spec.gpu
         is_of_link = fault.kind in ("lost", *OF_LINKS) or set(fault.others) == {"controller"}
         if not node.is_alive or has_no_such_gpu or (is_of_link and node.net.is_dead):
@@ -246,8 +253,10 @@ class FaultInjector:
         self._controller.plan()
 
     def _bring_back(self, fault: Fault, node: SimNode, after_ns: int) -> None:
-        """Schedule the return of a node, with a fresh agent, `after_ns` and the fault's duration from now; no sooner
-        than its death is proven, and put off while the node, which leaves, is still alive."""
+        """Schedule the return of a node, with a fresh agent, `after_ns` and the fault's duration from now.
+
+        It returns no sooner than its death is proven, and is put off while the node, which leaves, is still alive.
+        """
 
         def back(patience: int) -> None:
             if node.is_alive and patience:

@@ -1,7 +1,9 @@
 """The nemesis: it draws a plan of faults from a seed, with only such faults as the topology declares to survive.
+
 Each seed favours one kind of fault, so that a campaign sees runs full of one kind as well as mixtures. Each fault
 counts against what the topology declares: the budget of a role, room for the minima, the membership changes in a row
-that R8 allows. So a job that fails under such a plan has broken a promise."""
+that R8 allows. So a job that fails under such a plan has broken a promise.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +45,11 @@ class Tolerance(NamedTuple):
 
 
 def tolerance_of(graph: RoleGraph) -> Tolerance:
-    """Return how many faults a job with this graph has to survive, as its restart policies promise. A role that does
-    not restart after SIGKILL survives no failure. Losses of nodes are survived, `NODE_FAULTS_MAX` at most, if there are
-    several nodes and each role restarts after the loss of one."""
+    """Return how many faults a job with this graph has to survive, as its restart policies promise.
+
+    A role that does not restart after SIGKILL survives no failure of a replica. Losses of nodes are survived only if
+    there are several nodes and each role restarts after the loss of one, and then no more than `NODE_FAULTS_MAX`.
+    """
     budgets = {spec.name: _budget(spec) for spec in graph.roles}
     policies = [spec.restart for spec in graph.roles if spec.restart is not None]
     bears = len(graph.cluster.nodes) > 1 and all(_action(each, "node_lost") == "restart" for each in policies)
@@ -103,9 +107,12 @@ def _bears_failing_peers(graph: RoleGraph, spec: RoleSpec) -> bool:
 
 
 class Nemesis:
-    """Source of drawn plans for one topology: the same plan for the same seed. The job takes `horizon_ns` without
-    faults; `saves` are begin and end (ns) of each checkpoint of user code then. About half of the faults are drawn into
-    these times, and the first fault of one plan in seven before the first of them."""
+    """Source of drawn plans for one topology: `plan` returns the same plan for the same seed.
+
+    The job takes `horizon_ns` without faults. `saves` are begin and end, in ns, of each checkpoint of user code in such
+    a run. About half of the faults are drawn into these times, and the first fault of one plan in seven before the
+    first of them.
+    """
 
     def __init__(self, graph: RoleGraph, horizon_ns: int, saves: Sequence[tuple[int, int]] = ()) -> None:
         self._graph, self._horizon_ns, self._saves = graph, horizon_ns, saves
@@ -154,9 +161,13 @@ class Nemesis:
         return drawn if bears or drawn != "fail" else ""
 
     def _time(self, dice: _Dice, before: list[Fault]) -> int:
-        """Draw the time of a fault, in ns and whole ms, given those `before`. The first may come before user code saves
-        first, which is a small part of most jobs: a restart does without a checkpoint then. One in three others comes
-        soon after the last, or where a gang reads its checkpoint because of it. Of the rest, some come in a save."""
+        """Draw the time of a fault, in ns and whole ms. `before` are the faults drawn so far.
+
+        The first may come before the first checkpoint of user code, which a restart then does without: that takes a
+        small part of most jobs. One in three of the others comes within 8 s of the last of these or its end, or is
+        moved to where a gang reads its checkpoint because of it. Of the others, some are moved to where a checkpoint is
+        written, and the rest is anywhere.
+        """
         seed, n = dice
         last = before[-1].when.at_ns if before else None
         if n == 0 and self._saves and dice.draw("early") < EARLY:
@@ -177,8 +188,11 @@ class Nemesis:
         return begin + dice.below("in it", end - begin)
 
     def _zombie(self, dice: _Dice, budgets: dict[str, int]) -> list[Fault]:
-        """Draw a pause of a node while user code saves, so long that it is replaced and then goes on with its old
-        write, and a failure of a replica after it, if a budget is left, which makes a restart read the checkpoint."""
+        """Draw a pause of a node while user code saves, long enough for its loss, and a failure of a replica after it.
+
+        So a node that has been replaced goes on with its old write. The failure, which makes a restart read the
+        checkpoint, is left out if no budget is left for it.
+        """
         at, options = self._in_a_save(dice) // MS * MS, self._graph.options
         lasts = options.lease_ns + options.lease_margin_ns + int((3 + dice.draw("back") * 40) * SECOND)
         paused = f"{dice.pick('node', self._nodes).name}@{{at}}:pause/{format_duration(lasts // MS * MS)}"
@@ -209,8 +223,11 @@ class Nemesis:
         return (spec.name if hits_all else replica) + "@{at}" + _end(spec, dice)
 
     def _node_fault(self, dice: _Dice, before: Iterable[Fault]) -> str | None:
-        """Draw a fault that takes a node, or all with a label, away for a while; None if there is no time for it.
-        Without room elsewhere (`before` may have taken some) it is back before a role fails for want of nodes (R12)."""
+        """Draw a fault that takes a node, or all nodes with a label, away for a while.
+
+        If other nodes have no room for all roles, where the faults `before` may have taken some away, the node comes
+        back before a role fails for want of nodes (R12). None if that leaves no time.
+        """
         target = dice.pick("node", self._nodes).name
         if self._labels and dice.draw("correlated") < CORRELATED:
             target = dice.pick("label", self._labels)
@@ -239,9 +256,11 @@ class Nemesis:
         return f"{spec.name}@{{at}}:scale={size}"
 
     def _has_room_without(self, names: set[str]) -> bool:
-        """Return whether all roles have room without these nodes: gangs at their minimum, to which they shrink, others,
-        which keep their seats, at their maximum. False with constraints on placement, as the answer is not known
-        then."""
+        """Return whether all roles have room without these nodes: gangs at their minimum, other roles at their maximum.
+
+        A gang shrinks to its minimum when it re-forms; replicas of other roles keep their seats. False if any role has
+        constraints on its placement, since the answer is not known then.
+        """
         free = [offered(node) for node in self._graph.cluster.nodes if node.name not in names]
         for spec in self._graph.roles:
             if spec.placement.near or spec.placement.apart or spec.placement.where:

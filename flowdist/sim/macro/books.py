@@ -1,8 +1,11 @@
 """Accounts of the gang's time in macro mode, in the buckets of protocol mode, which add up to the nanosecond.
-At any time `active` replicas are in one bucket together, all others of the role in "waiting". The *position* in a
-generation is nominal time since the first step, in ns: work, and what checkpoints block. It is negative while the
-generation warms up, and advances slower than time by the pace of the slowest member. `WorldModel` of the simulator
-computes the same one by one: tests compare the two."""
+
+At any time `active` replicas are in one bucket together, and all others of the role are in the bucket "waiting".
+
+The *position* in the course of a generation is nominal time since the first step, in ns: work, and what checkpoints
+block. It is negative while the generation warms up. It advances with time, slower by the pace of the slowest member.
+`WorldModel` of the simulator computes the same one by one: tests compare the two.
+"""
 
 from __future__ import annotations
 
@@ -67,8 +70,11 @@ class Books:
         self.bucket, self.active, self.since = bucket, active, now
 
     def start(self, members: int, backoff_ns: int, now: int, *, new: int = 0) -> None:
-        """Begin the start-up of a generation of so many members, at the order to start. `backoff_ns` of the time before
-        is moved to the bucket "back-off" for the replicas that start again, all but `new` ones."""
+        """Begin the start-up of a generation of so many members, at the order to start.
+
+        `backoff_ns` of the time before was back-off. It is moved to its bucket for the replicas that start again: all
+        but `new` ones.
+        """
         if backoff_ns and self.bucket == "re-formation":
             part = min(backoff_ns, now - self.since) * min(self.active, members - new)
             self.spent["back-off"] += part
@@ -78,8 +84,11 @@ class Books:
         self._steps = Steps(self._load, self._steps.first, self._load.step_ns_at(members * self._procs))
 
     def begin(self, now: int, pace: Fraction = EVEN) -> int:
-        """Begin to work, book the last part of the start-up as the restore of a checkpoint, and return when all workers
-        have exited if nothing goes wrong. The slowest worker takes `pace` times as long for a step as nominal."""
+        """Begin to work at the end of the start-up, and return when all workers have exited if nothing goes wrong.
+
+        The work is the warm-up, all steps that are left, and the exit. The last part of the start-up is booked as the
+        restore, if there is a checkpoint. The slowest worker takes `pace` times as long for a step as nominal.
+        """
         load = self._load
         if self.durable and self.bucket == "start-up":
             part = min(self.restore_ns, now - self.since) * self.active
@@ -127,10 +136,14 @@ class Books:
         is_known: bool = False,
         is_over: bool = False,
     ) -> None:
-        """End the stepping of the generation, if any steps, and book its work; steps after the last checkpoint that
-        counts are lost, with `is_over` unsaved. A checkpoint counts if its answer came before `answered_until`, when
-        the node that offers them was gone (None: before now). `others_report`: other nodes report steps all the same.
-        `is_known`: the controller has stopped the members ("re-formation"); else "detection" until it learns."""
+        """End the stepping of the generation, if any steps, and book its work.
+
+        Steps after the last checkpoint that counts are lost, or unsaved at the end of the job (`is_over`); none if all
+        work is `done`. `answered_until` is when the node that offers checkpoints died or was cut off: only those count
+        whose answer has arrived before. None: it gets the answers. A checkpoint that is complete now is not.
+        `others_report`: members on other nodes report their steps all the same. `is_known`: the controller has stopped
+        the members, so they are in "re-formation" from now on, else in "detection" until it learns of the failure.
+        """
         if self.begun is None:
             return
         load, position, step_ns = self._load, self._course.position(now), self._steps.ns
@@ -240,8 +253,10 @@ class Change(NamedTuple):
 
 
 class Course:
-    """Course of a generation from `begun` (ns), when its last member was up, at the pace of the slowest; the first step
-    is `warmup_ns` of nominal time later."""
+    """Course of a generation whose last member had started up at `begun` (ns), at the pace of the slowest member.
+
+    `warmup_ns` is the nominal time from then to the first step.
+    """
 
     def __init__(self, begun: int, warmup_ns: int, pace: Fraction) -> None:
         self._changes = [Change(begun, -warmup_ns, pace)]

@@ -19,8 +19,11 @@ FAILED = {"kill": Failed("signal", signal="KILL"), "oom": Failed("oom", signal="
 
 
 def apply_fault(job: Job, target: str, what: Fault | Rate, now: int) -> None:
-    """Apply a fault, or one of a rate, to its target: a node, a label of nodes (`zone=a`), a replica, the gang or
-    "all". A dead node, or a replica that does not run, is not hit. A node that is cut off can only be killed."""
+    """Apply a fault, or one that a rate brings, to everything that its target names.
+
+    The target is a node, a label of nodes (`zone=a`), a replica of the gang, or the gang or "all" for all its replicas.
+    A dead node, or a replica that does not run, is not hit: nothing happens. A node that is cut off can only be killed.
+    """
     node = job.names.get(target)
     if node is not None:
         if what.kind == "add":
@@ -87,8 +90,10 @@ def _kill_node(job: Job, node: int, what: Fault | Rate, now: int) -> None:
 
 
 def _miss_start(job: Job, node: int, now: int) -> None:
-    """Note that a node was gone before it could report that its members run: the gang never forms, and the incident
-    before stays open. If the node has not even got the order to start, the gang does not work either."""
+    """Note that a node died or was cut off before it could report that its members run: the gang never forms.
+
+    The incident before stays open. If the node has not even got the order to start, the gang does not work either.
+    """
     job.formed = NEVER
     job.is_counted, job.policy.last_counted_ns = job.before_start
     if now < job.started_at + job.times.message:
@@ -185,8 +190,12 @@ def _slow_down(job: Job, replica: int, generation: int, factor: Fraction, now: i
 
 
 def _stop_short(job: Job, now: int) -> None:
-    """End the stepping of the gang, of which a member has ended, before the controller knows. `collective` of the
-    workload says what the others do inside a collective: not while they start up, nor when they have done all steps."""
+    """End the stepping of the gang, of which a member has ended: the others wait for it until they are stopped.
+
+    Called before the controller knows. What the others do is said by `collective` of the workload: those that step are
+    inside a collective, but not while they start up, nor when they have done all steps. Nothing changes in phases in
+    which no member steps.
+    """
     books, load = job.books, job.role.workload
     collective = load.collective if books.begun is not None and books.step_at(now) < load.steps else ""
     if collective == "fail":
@@ -201,8 +210,11 @@ def _stop_short(job: Job, now: int) -> None:
 
 
 def _fail_peers(job: Job, generation: int, now: int) -> None:
-    """End the members that are left with code 1, as their process group has lost a member. That is reported unless they
-    are being stopped: then they have stopped earlier than SIGTERM would end them."""
+    """End the members that are left: their process group has lost a member, so they exit with code 1.
+
+    The failure is reported unless they are being stopped: then they have stopped earlier than SIGTERM would end them.
+    Nothing happens if another generation runs by now.
+    """
     if generation != job.result.generations or job.phase not in ("running", "stopping"):
         return
     alive = [replica for replica, node in job.seats.seated if job.alive[node]]

@@ -1,8 +1,10 @@
 """The gang in macro mode: what control decides about it, from one change of membership to the next.
+
 Phases: opening (the first member's agent opens the new store), running (from the order to start on), stopping (then
 maybe a back-off, and opening again), waiting (below the minimum, for nodes), over. Each ends by itself at `Job.due`
 (NEVER: it does not), by `Job.on_due`, which the function that begins a phase calls itself, without a turn of the main
-loop, if nothing happens before. Functions change a `Job` at the virtual time `now` (ns)."""
+loop, if nothing happens before. Functions change a `Job` at the virtual time `now` (ns).
+"""
 
 from __future__ import annotations
 
@@ -42,8 +44,10 @@ def lose_silent(job: Job, now: int) -> None:
 
 
 def lose_node(job: Job, node: int, why: str, now: int) -> None:
-    """Handle that the controller learns that a node is lost (`why`: "killed" or "not heard"). Nothing happens if it
-    learns that at another time, since the node was killed while it was cut off."""
+    """Handle that the controller learns that a node is lost (`why`: "killed" or "not heard").
+
+    Nothing happens if it learns that at another time, since the node was killed while it was cut off.
+    """
     if job.death_known_at.get(node) != now:
         return
     del job.death_known_at[node]
@@ -81,8 +85,10 @@ def _lose_members(job: Job, node: int, reason: str, now: int) -> None:
 
 
 def fail_replica(job: Job, replica: int, generation: int, how: Failed, now: int) -> None:
-    """Handle an agent's report that a member failed in `generation`: restart the gang, or fail the job. The latter is
-    deferred while the failure may follow from the loss of another member's node (R8)."""
+    """Handle an agent's report that a member failed in `generation`: restart the gang, or fail the job.
+
+    The latter is deferred while the failure may follow from the loss of another member's node (R8).
+    """
     if job.phase != "running" or generation != job.result.generations:
         return
     kind, node = how.kind, job.seats.node_of[replica]
@@ -120,9 +126,12 @@ def _restart(job: Job, kind: FailureKind, reason: str, verdict: Verdict, now: in
 
 
 def _is_cause(job: Job, node: int, now: int) -> bool:
-    """Return whether the failure that opened the present incident follows from the loss of this node, which then died
-    before it could answer that its members have stopped. The failure has to fail the job or be charged to a budget, and
-    be recent: the loss of a node that was cut off is known later than that of one that died at once."""
+    """Return whether the failure that opened the present incident follows from the loss of this node.
+
+    The node then died before it could answer that its members have stopped. The failure has to fail the job or be
+    charged to a budget, and be recent: the loss of a node that was cut off is known later than that of one that died at
+    once.
+    """
     if job.dead_since[node] >= job.stopped_at or node == job.failed_on:
         return False
     explains_any = job.incident_kind == "oom" and job.is_suspected(node, job.opened)
@@ -171,9 +180,12 @@ def _charge(job: Job, kind: str, reason: str, level: int | None, now: int) -> No
 
 
 def open_incident(job: Job, kind: str, reason: str, now: int, *, level: int | None = None) -> None:
-    """Open an incident, and stop all members of the gang before any of them starts again (R6). It is charged to the
-    budget of `level` (0: the role's own), or is a membership change unless its failure is deferred; one too many in a
-    row fails the job (R8). In a change of the kind "joined" all step until they are stopped."""
+    """Open an incident, and stop all members of the gang before any of them starts again (R6).
+
+    It is charged to the budget of `level` (0: the role's own), or is a membership change unless its failure is
+    deferred; one too many in a row fails the job (R8). In a change of the kind "joined" all step until they are
+    stopped.
+    """
     books, grows = job.books, kind == "joined"
     job.note_incident(kind, reason, now)
     job.incident_kind, job.opened = kind, now
@@ -249,8 +261,10 @@ def _stopped(job: Job, now: int) -> None:
 
 
 def form(job: Job, now: int) -> None:
-    """Seat the gang on free nodes, count a new generation, and open its store. Below its minimum it waits for nodes,
-    and after `pending_timeout` the job fails (R12)."""
+    """Seat the gang on free nodes, count a new generation, and open its store.
+
+    Below its minimum it waits for nodes, and after `pending_timeout` the job fails (R12).
+    """
     seats, books = job.seats, job.books
     if seats.free and seats.vacant:
         seats.fill(now)
@@ -354,8 +368,10 @@ def grow(job: Job, generation: int, now: int) -> None:
 
 
 def complete(job: Job, now: int) -> None:
-    """Note that the work of the gang is done; the controller learns of it later, see `_succeed`. The agent of a node
-    that is cut off cannot report it before it fences: that node is lost, and all start again."""
+    """Note that the work of the gang is done; the controller learns of it later, see `_succeed`.
+
+    The agent of a node that is cut off cannot report it before it fences: that node is lost, and all start again.
+    """
     job.halt(now, done=True)
     told = now + job.times.message
     silent = job.silent_nodes

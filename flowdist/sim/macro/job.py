@@ -1,6 +1,7 @@
 """State of one job in macro mode, and the questions about it that more than one part asks.
 
-`gang` decides and ends the job, `fault_effects` applies faults, and `macro` puts these functions together.
+The parts are functions over this state: `gang` decides and ends the job, `fault_effects` applies faults. `macro` puts
+them together.
 """
 
 from __future__ import annotations
@@ -26,9 +27,12 @@ Action = Callable[[int], None]  # called with the time, in ns
 
 
 class Job:
-    """State of one job: the gang, its nodes, and what is scheduled. Nodes and replicas are numbers, times are ns. Each
-    phase (see `gang`) ends by itself at `due`, when `on_due` is called; all else that has a time is in `later`, but for
-    the `arrivals` of rates' faults. Seed 0: nominal start-up times. `tell` is called at each change, see `Macro`."""
+    """State of one job: the gang, its nodes, and what is scheduled. Nodes and replicas are numbers, times are ns.
+
+    Each phase of the gang ends by itself at `due`, when `on_due` is called. Everything else that has a time stands in
+    `later`, but for the `arrivals` of rates' faults. Phases are those of `gang`. Seed 0 has nominal start-up times.
+    `tell` is called at each change, as `Macro` says.
+    """
 
     def __init__(self, scope: Scope, *, seed: int, arrivals: Arrivals, tell: Tell | None) -> None:
         graph, role = scope.graph, scope.role
@@ -198,8 +202,11 @@ class Job:
             self.begin_work(now)
 
     def halt(self, now: int, *, done: bool = False) -> None:
-        """End the stepping of the generation in `books`, if it steps; `done`: all work is done. A checkpoint counts if
-        its answer has reached the node that offered it before that died or was cut off."""
+        """End the stepping of the generation in `books`; nothing if it does not step.
+
+        A checkpoint counts if the answer to it has reached the node that offered it before that died or was cut off.
+        `done`: all work is done.
+        """
         if self.books.begun is None:
             return
         # The agent of the lowest member of the present generation offers checkpoints.

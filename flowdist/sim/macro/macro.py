@@ -19,10 +19,13 @@ from flowdist.sim.macro.scope import Scope
 
 
 class Macro:
-    """Main loop of one job in macro mode; `scope_of` made `scope` of the topology and the `plan`. The seed draws the
-    faults of the rates, and start-up times (0: nominal ones). `tell` is called at each change with the time in ns, what
-    it is (`fault`, `gone`, `joined`, `incident`, `forms`, `ends`), a name (of the fault's target, the node, the kind of
-    incident, the generation, the outcome), and a line of text, which for a fault is the fault."""
+    """Main loop of one job in macro mode: create it, and call `run`.
+
+    `scope` is what `scope_of` made of the topology and the `plan`. The seed draws the faults of the rates, and the
+    start-up times; 0 has nominal start-up times. `tell` is called at each change with the time in ns, what it is
+    (`fault`, `gone`, `joined`, `incident`, `forms`, `ends`), a name (of the fault's target, the node, the kind of
+    incident, the generation, the outcome), and a line of text. For a fault that line is the fault.
+    """
 
     def __init__(self, scope: Scope, plan: Plan, *, seed: int = 0, tell: Tell | None = None) -> None:
         arrivals = Arrivals(plan.rates, scope.graph, scope.nodes, seed, plan.starts)
@@ -58,9 +61,12 @@ class Macro:
 
 
 class MacroTrace:
-    """Trace of a run in the format of a journal: a line for each fault and each change of membership. Pass `hear` to
-    `Macro` as `tell`, and read `lines` after the run. No controller can replay it, as it has no messages; the option
-    `fidelity` in its header says so."""
+    """Trace of a run in the format of a journal: a line for each fault and each change of membership.
+
+    Pass `hear` to `Macro` as `tell`, and read `lines` after the run. Messages between controller and agents are not in
+    it, so no controller can replay it. Its header, which names the seed and the rates, says so with the option
+    `fidelity`.
+    """
 
     def __init__(self, scope: Scope, plan: Plan, seed: int) -> None:
         nodes = scope.graph.cluster.nodes

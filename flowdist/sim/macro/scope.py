@@ -47,8 +47,10 @@ class Scope(NamedTuple):
 
 
 def scope_of(graph: RoleGraph, plan: Plan) -> Scope:
-    """Return what macro mode needs to know of a job and a plan. MacroRefused for a job, or an order of the operator,
-    that it does not play, FaultError for a fault or a rate."""
+    """Return what macro mode needs to know of a job and a plan.
+
+    MacroRefused for a job, or an order of the operator, that it does not play, FaultError for a fault or a rate.
+    """
     for refusal in _refusals(graph):
         raise MacroRefused(f"macro mode does not play this job:\n  {refusal.text}", refusal=refusal)
     _check_plan(plan, graph)
@@ -206,8 +208,10 @@ def _check_kind(what: Fault | Rate, target: str, name: str, end: int, *, of_repl
 
 
 def _check_length(what: Fault | Rate, shortest_ns: int | None, graph: RoleGraph) -> None:
-    """Raise FaultError for a node that may be back before it is lost, and for slow members that could count as hanging,
-    or be slower than drawn."""
+    """Raise FaultError for a node that may be back before it is lost, and for slow members in two cases.
+
+    These are members that could count as hanging, or be slower than drawn.
+    """
     (gang,) = graph.roles
     least_ns = graph.options.lease_ns if what.kind == "lost" else LEAST_AWAY_NS
     if what.kind == "slow" and (gang.hang_after_ns is not None or gang.workload.step_spread):

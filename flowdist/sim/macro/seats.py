@@ -15,8 +15,11 @@ from flowdist.graph import JobOptions, RoleSpec
 
 
 class Seats:
-    """Seats of the replicas of one role: which replica is on which node, and which nodes may take more. `slots` says
-    how many fit on each node that may ever join; the first `known` nodes are there from the start."""
+    """Seats of the replicas of one role: which replica is on which node, and which nodes may take more.
+
+    `slots` says how many replicas of the role fit on each node that may ever join, by its resources; the first `known`
+    nodes are there from the start.
+    """
 
     def __init__(self, role: RoleSpec, options: JobOptions, slots: tuple[int, ...], known: int) -> None:
         self._options, self._least = options, role.min_replicas
@@ -108,8 +111,11 @@ class Seats:
         return self._best(avoid)
 
     def fill(self, now: int) -> int:
-        """Give free seats to replicas without one, lowest replica first, in whole blocks of a mesh; return how many got
-        one. A node on which the replica failed repeatedly is taken only if no other node has a free seat (R22)."""
+        """Give free seats to replicas without one, lowest replica first, and return how many got one.
+
+        Replicas of a mesh get their seats in whole blocks. A replica gets a seat on a node on which it failed
+        repeatedly only if no other node has a free seat (R22).
+        """
         before, left = self.taken, 0
         while self.vacant and self.free:
             if not left and not self.has_block:

@@ -1,8 +1,14 @@
 """Start-ups of the gang in macro mode: what nodes have in memory for them, how long the slowest takes, and its pace.
-The first start on a node is cold; once it has taken its time, further ones are warm until the node dies
-(`warm_startup`). Nodes of a generation that works have the parts of the checkpoint, and a copy of each, in memory until
-they die, out of reach while cut off (`peer_restore`). Macro mode draws the slowest of a gang at once, from the
-simulator's distribution: the largest of N even numbers from [0, 1) is distributed as the root of order N of one."""
+
+The first start on a node is cold. Once it has taken its time, further starts on the node are warm, until the
+node dies (`warm_startup`). When a generation begins to work, the nodes of its members have the parts of the checkpoint
+and a copy of each in memory (`peer_restore`). A node loses them when it dies, and they are out of reach while it is cut
+off.
+
+The simulator draws these times for each worker; macro mode draws the slowest of a gang at
+once, from the same distribution: if N numbers are drawn evenly from [0, 1), the largest is distributed as the root of
+order N of one such number.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +31,11 @@ class NodeMemory:
         self._cut_until: dict[int, int] = {}
 
     def split(self, members: int, living: Iterable[int], now: int) -> tuple[int, int]:
-        """Return how many of the starts of so many members, all at `now`, are cold and how many warm; the nodes
-        `living` become warm in their time. Without `warm_startup` all are cold, else those on dead nodes are none."""
+        """Return how many of the starts of so many members, all at `now`, are cold, and how many are warm.
+
+        The cold ones make their nodes warm once they have taken their time. Without `warm_startup` all are cold; else
+        those on dead nodes are none: `living` are the nodes of the others.
+        """
         if self._load.warm_startup_ns is None:
             return members, 0
         nodes = list(living)
@@ -64,7 +73,10 @@ class NodeMemory:
 
 
 def slowest_ns(load: WorkloadSpec, cold: int, warm: int, seed: int, entity: str, generation: int) -> int:
-    """Return how long (ns) the slowest of a gang's start-ups takes, without the restore; seed 0 takes nominal times."""
+    """Return how long the slowest of a gang's `cold` and `warm` start-ups takes, without the restore, in ns.
+
+    Each time is drawn evenly, by `startup_spread` in both directions; with seed 0 all take their nominal time.
+    """
     times = [0]
     for members, nominal_ns, purpose in (
         (cold, load.startup_ns, "slowest"),

@@ -1,7 +1,12 @@
 """Return values of user code: checked, copied and compared. A wrong value raises, as an exception of that user code.
-Values are compared as a whole. Arrays and tensors compare element by element with `==`, and NaN does not equal itself,
-so two values are also the same if their pickles are. Rounding alone may explain a difference: a world of another size
-adds in another order. Such values remain different, since a mistake may be as small: only what is said changes."""
+
+Values are compared as a whole. Arrays and tensors compare element by element with `==`, and a loss that is NaN does not
+equal itself, so two values are also the same if their pickles are.
+
+Rounding alone may explain a difference: the sum of the same numbers in another order is rounded otherwise, and a world
+of another size adds in another order. Such values remain different: only what is said about them changes. A mistake may
+be as small, so nothing here decides that there is none.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +28,11 @@ OTHER_ORDER += "sum in the order of the samples, or round what is logged and wha
 
 
 def restored(model: Any, latest: str | None, steps: int) -> int:
-    """Call `restore()` of the model, and return how many of all `steps` are done; its None is 0 without a checkpoint.
-    TypeError if that is no whole number, ValueError if it is negative, or larger than `steps`."""
+    """Call `restore()` of the model, and return how many of all `steps` are done.
+
+    Without a checkpoint (`latest` is None) it may return None for 0. Raises TypeError if it returns no whole number,
+    ValueError if that is negative, or larger than `steps`.
+    """
     done = steps_done(model.restore(), latest)
     if done > steps:
         raise ValueError(f"restore() returned {done}, but all of it is {steps} steps")
@@ -76,8 +84,11 @@ def is_plain(value: Any) -> bool:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Return whether two values are equal, or have the same pickle; False for values that cannot be pickled. An
-    exception of `==` decides nothing; `raised_by_equal` tells of it where values are reported as different."""
+    """Return whether two values are equal, or have the same pickle; False for values that cannot be pickled.
+
+    An exception of `==` decides nothing here, since values with one pickle are the same whatever `==` does. Where
+    values are reported as different, `raised_by_equal` says that it has raised.
+    """
     if _equal(one, other) is True:
         return True
     try:
@@ -87,8 +98,10 @@ def same(one: Any, other: Any) -> bool:
 
 
 def raised_by_equal(one: Any, other: Any) -> str:
-    """Return, as words to append to a message, what `==` of two values raises: a mistake in the user's class. Empty if
-    it raises nothing, or what arrays and tensors raise (`NO_ONE_ANSWER`), which is no mistake."""
+    """Return, as words to append to a message, what `==` of two values raises: a mistake in the user's class.
+
+    Empty if it raises nothing, or what arrays and tensors raise (`NO_ONE_ANSWER`), which is no mistake.
+    """
     error = _equal(one, other)
     if isinstance(error, (bool, *NO_ONE_ANSWER)):
         return ""

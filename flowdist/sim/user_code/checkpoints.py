@@ -92,8 +92,11 @@ class Disk:
 
 @dataclass(slots=True)
 class View:
-    """The store (`ctx.store`) of a simulated worker, as `flowdist.worker.model.Store`. While it records its operations
-    are only written down, and visible to this worker alone; else each is carried out at once."""
+    """The store (`ctx.store`) of a simulated worker: see `flowdist.worker.model.Store`.
+
+    While it records, between `begin_record` and `end_record`, its operations are only written down, and visible to this
+    worker alone. At other times each operation is carried out at once.
+    """
 
     disk: Disk
     writer: ReplicaId

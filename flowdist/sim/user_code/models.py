@@ -1,7 +1,10 @@
 """User code in virtual time: the models that roles bring (`simulate=`) are made, resumed, stepped, saved and called.
-A model is an instance of the class that `simulate=` names: one for each worker. One entry of the queue plays all the
-steps that end before the next entry, because nothing can happen between them. What a model writes is recorded when the
-checkpoint begins, and carried out while it lasts. An exception in a model ends its worker with exit code 1."""
+
+A model is an instance of the class that `simulate=` names: one for each worker. The steps of a world are played one
+after the other, each at its time. One entry of the queue plays all the steps that end before the next entry, because
+nothing can happen between them. What a model writes in a checkpoint is recorded when the checkpoint begins, and carried
+out while it lasts. An exception in a model ends its worker with exit code 1.
+"""
 
 from __future__ import annotations
 
@@ -82,8 +85,11 @@ class UserCode:
     def ask(
         self, running: Playing | Serving, worker: ModelWorker, function: Any, *args: Any, at: int | None = None
     ) -> Any:
-        """Return what `function`, which is or calls user code, returns. If it raises, the worker exits at `at` (None:
-        now), and from then on nothing is called for this generation or service: None is returned."""
+        """Call `function`, which is or calls user code, and return what it returns.
+
+        If it raises, the worker exits at the time `at` (None: now), and None is returned. From then on nothing is
+        called for this generation or service, and None is returned at once.
+        """
         returned = attempt(function, *args) if not running.has_failed else None
         if not isinstance(returned, Raised):
             return returned
@@ -100,8 +106,12 @@ class UserCode:
     # a world of a task
 
     def begin(self, world: str, model: WorldModel) -> None:
-        """Make the models of a generation when its last member has started up, and resume from the step of their
-        `restore()`; Violation if the ranks resume from different steps, or from one before the latest checkpoint."""
+        """Make the models of all workers of a generation, and resume from the step that their `restore()` returns.
+
+        Called when the last member has started up. It does nothing if no role of the world has a model. If a model
+        raises, its worker exits. Raises Violation if the ranks resume from different steps, or from one before the
+        latest checkpoint.
+        """
         starts = sorted(model.members.values(), key=lambda start: start.rank)
         workers = [worker for start in starts for worker in self._workers_of(start)]
         if not workers:
@@ -189,8 +199,11 @@ class UserCode:
         playing.done += 1
 
     def halt(self, model: WorldModel) -> None:
-        """Play the steps that a generation has done by now, and end its user code. The step in progress is played too,
-        if half of it is done and services have models: these may have had calls from a step that never ends."""
+        """Play the steps that a generation has done by now, and end its user code; nothing if there is none.
+
+        The step in progress is played too, without its result, if at least half of it is done and a service has a
+        model: services may have had calls from a step that never ends.
+        """
         playing = next((playing for playing in self._playing.values() if playing.model is model), None)
         if playing is None:
             return
@@ -220,7 +233,10 @@ class UserCode:
     # checkpoints
 
     def save(self, world: str, span_ns: int) -> None:
-        """Begin a checkpoint of `span_ns`: play `checkpoint()` of each rank, and after the last one `publish()`."""
+        """Begin a checkpoint: call `checkpoint()` of each rank, and carry out what the ranks write within `span_ns`.
+
+        When the last rank has written, `publish()` of each rank is called and carried out in the same way.
+        """
         self.catch_up(world)
         playing = self._playing.get(world)
         if playing is None or playing.has_failed:
@@ -256,8 +272,10 @@ class UserCode:
             self.saves.new_writer(worker, operations, span_ns, lambda: None).begin_next()
 
     def save_at_once(self, world: str) -> None:
-        """Write and publish a checkpoint of the world now, after it has stopped to drain. One that is being written
-        already is completed instead, except for workers that are paused."""
+        """Write and publish a checkpoint of the world at this very time, after the world has stopped to drain.
+
+        If a checkpoint is being written already, that one is completed instead, except for workers that are paused.
+        """
         self.catch_up(world)
         playing = self._playing.get(world)
         if playing is None:
@@ -349,7 +367,9 @@ class UserCode:
 
     def addresses(self, caller: str, role: str, port: str) -> list[str]:
         """Return an address that `call` takes, such as `ps/0:store`, for each replica that has a node, by index.
-        RuntimeError, as of `flowdist.worker.peers`, if `caller` has no gate on the role, or that no such port."""
+
+        RuntimeError, as of `flowdist.worker.peers`, if `caller` has no gate on the role, or that no such port.
+        """
         job = self.ctx.job
         upstream = [job.roles[gate.role] for gate in job.roles[caller].spec.gates]
         known = {
@@ -383,8 +403,10 @@ class UserCode:
 
 
 def load_model(graph: RoleGraph, role: RoleSpec) -> Any:
-    """Return the class that `simulate=` of a role names: `module:Class` or `path/file.py:Class`. FlowdistError, with
-    the place in the user's code, if the import fails or the result is no such class."""
+    """Import and return the class that `simulate=` of a role names: `module:Class` or `path/file.py:Class`.
+
+    Raises FlowdistError, with the place in the user's code, if the import fails or the result is no such class.
+    """
     folder = str(Path(graph.source).parent) if graph.source else ""
     place, _, name = role.simulate.rpartition(":")
     try:
@@ -403,8 +425,11 @@ def load_model(graph: RoleGraph, role: RoleSpec) -> Any:
 
 @lru_cache(maxsize=64)
 def _module(place: str, folder: str) -> ModuleType:
-    """Import a module (of the folder first), or the file `place`, once for each pair of arguments. Modules of its name
-    from other folders are hidden during the import, so two folders may each have a `model.py`."""
+    """Import a module, once for each pair of arguments, and leave `sys.path` as it was.
+
+    A module is first looked up in the folder; `place` may also be the path of a file. Modules of the same name that
+    were imported from other folders are hidden during the import, so two folders may each have a `model.py`.
+    """
     is_file = "/" in place
     before = list(sys.path)
     sys.path.insert(0, str(Path(place).parent) if is_file else folder)

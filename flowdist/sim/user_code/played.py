@@ -1,6 +1,7 @@
 """The results of user code in a simulation: the steps that count, the state at the end, and the exceptions.
 
-A world that resumes from an earlier step drops the results of later ones: what is left is the history that counts.
+A world that resumes from an earlier step drops the results of the later steps, and does these steps again. What is left
+at the end is the history that counts.
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ class Played:
             del steps[number]
 
     def ended(self, name: str, states: list[dict[str, object]]) -> None:
-        """Merge `state()` of the ranks into the end of `name`; where they differ the lowest rank counts (`clashes`)."""
+        """Merge what `state()` of the ranks has returned into one dict, the end of the world or service `name`.
+
+        Where ranks differ, the value of the lowest rank is kept, and the difference is added to `clashes`.
+        """
         whole: dict[str, object] = {}
         for rank, state in enumerate(states):
             for key, value in state.items():

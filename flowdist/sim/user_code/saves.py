@@ -16,9 +16,12 @@ from flowdist.worker.model import tell_committed
 
 
 class Writer:
-    """The operations of one worker in one checkpoint, equally long, `span_ns` together; `begin_next` starts it. One
-    that a pause interrupts completes as soon as the worker resumes: it is a system call that the kernel had begun.
-    `done` is called after the last, unless the worker ends before."""
+    """The operations of one worker in one checkpoint, each of which takes the same time. `begin_next` starts it.
+
+    A worker that is paused stops in the middle of an operation. That operation completes as soon as the worker resumes,
+    because it is a system call that the kernel had begun. All take `span_ns` together; `done` is called after the last,
+    unless the worker ends before.
+    """
 
     def __init__(
         self,
@@ -86,9 +89,11 @@ class Writer:
 
 
 class Saves:
-    """Checkpoints of all models of one simulation: the writers at work, and the commits that wait for an answer. By
-    world, `latest` is the name of the last checkpoint that was accepted, and `steps` its step, unless a fault has
-    damaged a file since. Agents get commits just after `on_offer` is called."""
+    """Checkpoints of all models of one simulation: the writers at work, and the commits that wait for an answer.
+
+    `latest` is the name of the last checkpoint that was accepted, by world, and `steps` its step, unless a fault has
+    damaged a file since. Models are called by `ask`, and agents get commits just after `on_offer` is called.
+    """
 
     def __init__(
         self,
@@ -110,8 +115,10 @@ class Saves:
         return any(writer.is_busy for writers in self._writers.values() for writer in writers)
 
     def record(self, running: Playing | Serving, worker: ModelWorker, name: str, step: int) -> list[Operation]:
-        """Return the operations of `checkpoint` or `publish` (`name`) of a model; none is carried out. If the disk is
-        full, the trace gets a line that the checkpoint is not saved, once for a checkpoint."""
+        """Call `checkpoint` or `publish` (`name`) of a model, and return its operations, none of which is carried out.
+
+        If the disk is full, the trace gets a line that the checkpoint is not saved, once for a checkpoint.
+        """
         if not hasattr(worker.model, name):
             return []
         worker.store.begin_record(step)

@@ -1,8 +1,10 @@
-"""Worlds of tasks as their workloads describe them: start-up, steps, checkpoints, the end. Computed, not stepped.
-All members step together once the last has started up. Between moments that matter nothing is scheduled: the step at
-any time follows from the time, the slowest member, and what makes the world wait. In a joint world, of several roles,
-the one with most work sets the number of steps and the times of checkpoints. A role with half as much work waits for
-the rest of each step, and delays the world only when it becomes more than twice as slow."""
+"""Worlds of tasks as their workloads describe them: start-up, steps, checkpoints, the end.
+
+Computed, not stepped. All members step together once the last has started up. Between moments that matter nothing is
+scheduled: the step at any time follows from the time, the slowest member, and what makes the world wait. In a joint
+world, of several roles, the one with most work sets the number of steps and the times of checkpoints. A role with half
+as much work waits for the rest of each step, and delays the world only when it becomes more than twice as slow.
+"""
 
 from __future__ import annotations
 
@@ -96,12 +98,14 @@ def _work_ns(role: RoleSpec) -> int:
 
 @dataclass(slots=True)
 class WorldModel:
-    """State of one world of tasks, from which its step at any time is computed. All times are virtual, in ns.
-    Parts of `sim.workers` tell it what happens; it schedules and sends nothing. While the world steps two clocks run,
-    both 0 when the generation has warmed up, and negative before. The *position* is nominal time (work, and what
-    checkpoints block): steps follow from it. The *way* is the position plus the wait for slow disks. It was `_base_ns`
-    at `_since_ns`, advances slower than time by the factor of the slowest member (`_factors`), and stops while the
-    world waits. Each change (a wait, a slow member) makes the way so far the new base (`_rebase`)."""
+    """State of one world of tasks, from which its step at any time is computed.
+
+    All times are virtual, in ns. Parts of `sim.workers` tell it what happens; it schedules and sends nothing. While the
+    world steps two clocks run, both 0 when the generation has warmed up, and negative before. The *position* is nominal
+    time (work, and what checkpoints block): steps follow from it. The *way* is the position plus the wait for slow
+    disks. It was `_base_ns` at `_since_ns`, advances slower than time by the factor of the slowest member (`_factors`),
+    and stops while the world waits. Each change (a wait, a slow member) makes the way so far the new base (`_rebase`).
+    """
 
     pace: RoleSpec  # the role whose workload says how the world steps
     roles: dict[str, RoleSpec]  # the roles of the world, by name
@@ -170,8 +174,10 @@ class WorldModel:
         return self.steps.first
 
     def save(self, step: int) -> bool:
-        """Add a complete checkpoint, if newer than the newest, and return whether steps are not lost after all: the
-        answer may arrive when another member has ended the generation, so that the steps were counted as lost."""
+        """Add a complete checkpoint, if newer than the newest, and return whether steps are not lost after all.
+
+        The answer may arrive when another member has ended the generation, so that the steps were counted as lost.
+        """
         if step <= self.durable:
             return False
         found = min(self.in_memory, step) - self._kept if self.begun_ns is None else 0
@@ -195,9 +201,11 @@ class WorldModel:
             self.saved.pop()
 
     def start(self, start: StartReplica, *, kept: int = 0, procs: int = 1, own: Fraction = EVEN) -> None:
-        """Add a member whose processes run; the first one of a generation removes those of the last. Of its `procs`
-        workers, `kept` were suspended and keep their state. The slowest takes `own` times as long for a step as
-        nominal."""
+        """Add a member whose processes run; the first one of a generation removes those of the last.
+
+        Of its `procs` workers, `kept` were suspended and keep their state. The slowest takes `own` times as long for a
+        step as nominal.
+        """
         if start.generation != self.generation:
             self.generation = start.generation
             self.begun_ns, self.unreported, self.offered, self.saves_begun = None, -1, 0, 0
@@ -237,8 +245,11 @@ class WorldModel:
         return self.begun_ns is not None and self._position(now) < 0
 
     def is_up(self, replica: ReplicaId, now: int) -> bool:
-        """Note that a member has started up. If it is the last one, begin the work of the generation and return True:
-        warm-up, then steps from the newest checkpoint, or from the step in memory if a suspended worker has it."""
+        """Note that a member has started up.
+
+        If it is the last one, begin the work of the generation and return True: warm-up, then steps from the newest
+        checkpoint, or from the step in memory if a suspended worker has it.
+        """
         if replica not in self.members:
             return False
         self.up[replica] = None
@@ -276,7 +287,9 @@ class WorldModel:
 
     def split(self, now: int) -> tuple[int, int, int]:
         """Return how long (ns) this generation has warmed up and done steps, both nominal, and waited for checkpoints.
-        What slow members, stalls, a stop at an agreed step and `finishing_ns` add is in none of the three."""
+
+        What slow members, stalls, a stop at an agreed step and `finishing_ns` add is in none of the three.
+        """
         load, position = self.pace.workload, self._position(now) - self.finishing_ns(now)
         if position < 0:
             return self.warmup_ns + position, 0, 0
@@ -291,9 +304,11 @@ class WorldModel:
         return max(0, self._position(now) - self.steps.end) if load.finish_ns else 0
 
     def halt(self, now: int, *, is_over: bool = False) -> None:
-        """End the work of this generation: a member is gone, the world has saved to leave a node, or the job ends
-        (`is_over`). Steps since the newest checkpoint and the time of the present one are lost, with `is_over`
-        unsaved."""
+        """End the work of this generation.
+
+        A member is gone, the world has saved to leave a node, or the job ends (`is_over`). Steps since the newest
+        checkpoint and the time of the present one are lost; with `is_over` they are unsaved.
+        """
         self.up.clear()  # so that a member whose node was paused, and starts up later, does not begin the work
         if self.begun_ns is None:
             return
@@ -308,9 +323,11 @@ class WorldModel:
         self.version += 1
 
     def _keep_up_to(self, step: int, now: int) -> None:
-        """Count steps of the last generation after `step` as lost, those before as kept: at its end, and once the next
-        one has begun, as a survivor may have more in memory than the checkpoint, and user code may read an older
-        one."""
+        """Count steps of the last generation after `step` as lost, those before as kept.
+
+        This happens at its end, and once the next one has begun: a survivor may have more in memory than the
+        checkpoint, and user code may read an older one.
+        """
         steps, self._kept = self._kept - min(step, self.in_memory), min(step, self.in_memory)
         self.lost_steps += steps
         self._lose(steps * self.steps.ns, now)

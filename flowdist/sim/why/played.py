@@ -29,7 +29,10 @@ class IncidentCost(NamedTuple):
 
 
 class Counterfactuals:
-    """Simulations of one recorded job of `lasted_ns`, each without some causes; `tell` gets their time and events."""
+    """Simulations of one recorded job, which took `lasted_ns`, each without some of its causes.
+
+    `tell` is called with the virtual time in ns and the number of events, while a simulation runs and after it.
+    """
 
     def __init__(self, experiment: Experiment, lasted_ns: int, tell: Progress) -> None:
         self._experiment, self._tell = experiment._replace(until_ns=LONGER * lasted_ns + MORE_NS), tell
@@ -48,9 +51,12 @@ class Counterfactuals:
         return outcome
 
     def cost_of(self, number: int, was: Outcome) -> IncidentCost:
-        """Return what incident `number` (from 1) of the run, which ended as it `was`, cost, and its cause: the last
-        fault or order that hit its root before, else the last one before without which it does not happen.
-        FlowdistError if the run or its simulation has no such incident, or no cause is known."""
+        """Return what incident `number` (from 1) of the run, which ended as it `was`, cost, and its cause.
+
+        The cause is the last fault or order that hit the root of the incident before it was opened. If nothing hit the
+        root itself, it is the last one before the incident without which the incident does not happen. Raises
+        FlowdistError if the run or its simulation has no such incident, or no cause is known.
+        """
         count = len(was.incidents)
         if not 1 <= number <= count:
             has = f"the run has {count} incident{'s' * (count != 1)}" if count else "the run has no incidents"

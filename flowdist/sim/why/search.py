@@ -1,8 +1,18 @@
-"""The search for causes of a bad end: which counterfactuals (the job without some causes) are played, and explain it.
-Each cause is left out alone. Faults may hide each other (a job waits for two nodes), so pairs follow unless a single
-one saves a failed job, or all save three quarters of what no harm would; then a smallest set: causes that make no
-difference are put back. Simulations are bounded, in this order, and the answer says what was left out. Success is
-better than failure, a shorter success than a longer one; of two failures none is: to fail later is no gain."""
+"""The search for causes of a bad end: which counterfactuals are played, and which of them explain it.
+
+A cause is what happened to a job from outside, by itself, so that a plan can be played without it. A counterfactual is
+the same job without some of its causes. First each cause is left out by itself. Two faults may hide each other: when a
+job waits for two nodes, neither helps alone. So pairs are left out where single causes do not explain the end: no
+single one saves a job that failed, or together they save less than three quarters of the time that the job would save
+without any harm. If no pair helps either, a smallest set is searched: all harm is left out, and then each cause that
+makes no difference is put back.
+
+Each counterfactual is a simulation, and there may be thousands of causes. So their number is bounded, and the answer
+says what was left out for that: causes first, in the order of their times, then pairs, then causes of a smallest set.
+
+A job that succeeds is better than one that fails, whatever it takes. Of two that succeed the shorter one is better. Of
+two that fail none is better: to fail later is no gain.
+"""
 
 from __future__ import annotations
 
@@ -120,8 +130,11 @@ def is_better(again: Outcome, end: Outcome) -> bool:
 
 
 def search(causes: Sequence[Cause], play: Play, plays_max: int = PLAYS_MAX) -> Answer:
-    """Find what a bad end is due to, of causes in the order of their times. `play` returns the end without some causes:
-    it is called once for each set, `plays_max` times at most, but twice in any case."""
+    """Find what a bad end is due to, of causes in the order of their times.
+
+    `play` returns the end of the job without some causes. It is called once for each set, `plays_max` times at most,
+    but twice in any case.
+    """
     harm, once = [cause for cause in causes if cause.is_harm], _Once(play, plays_max)
     again, calm = once(()), once(harm)
     singles = [Counterfactual((cause,), once((cause,))) for cause in causes if once.may_play((cause,))]
@@ -193,8 +206,10 @@ def _needs_both(again: Outcome, calm: Outcome, saved: dict[Cause, int], pair: Co
 def _smallest(
     again: Outcome, calm: Outcome, harm: Sequence[Cause], once: _Once, found: Sequence[Counterfactual]
 ) -> tuple[list[Counterfactual], int]:
-    """Return a set of causes that explains the end and from which none can be put back, or nothing if it is known, and
-    the number of its causes that there was no simulation left to put back."""
+    """Return a set of causes that explains the end and from which none can be put back; nothing if it is known.
+
+    The number is that of its causes that there was no simulation left to put back.
+    """
     gone, end, n_kept = tuple(harm), calm, 0
     for cause in harm:
         fewer = tuple(other for other in gone if other != cause)

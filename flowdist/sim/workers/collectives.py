@@ -1,8 +1,20 @@
-"""Collectives: what happens to the peers of a worker that dies, hangs or is cut off: their operation never completes.
-A workload says it (`collective`). "fail", as gloo: a peer exits with code 1 some ms later, often before the death of
-the node is proven. "hang", as NCCL: no peer notices, or runs signal handlers, which wait for the return; SIGKILL ends
-them, or the group's timeout, with SIGABRT. "wait", the default: they obey signals. A worker that hangs, is paused or
-cut off makes peers hang with either. `worker.elastic()` holds errors back: an order to leave may come in time."""
+"""Collectives: what happens to the peers of a worker that dies, hangs or is cut off.
+
+The peers are inside a collective operation that never completes. What follows depends on the backend, so the workload
+of a role says it (`collective`):
+
+    fail    As with gloo: a peer gets an error some milliseconds later and exits with code 1, often before the death of
+            the first worker's node is proven.
+    hang    As with NCCL: no peer notices. They run no signal handler, since a handler runs when the collective returns.
+            SIGKILL ends them, or the timeout of the process group, with SIGABRT.
+    wait    The peers wait, and obey signals. So do the peers in a role whose workload does not say.
+
+A worker that hangs, is paused or is cut off makes its peers hang with either backend. A worker inside
+`worker.elastic()` holds an error back for up to 30 s. If the order to leave its generation comes within that time the
+worker is suspended, and does not exit.
+
+All that agents and controller notice is that processes exit, or do not.
+"""
 
 from __future__ import annotations
 
@@ -51,8 +63,11 @@ class Collectives:
 
     def lose(self, replica: ReplicaId, attempt: int) -> None:
         """Let the peers of an attempt react to the end of its workers, as the `collective` of each peer's role says.
-        Nothing happens while none is in a collective: the world waits for a service or start-ups, has stopped to drain,
-        or is done."""
+
+        With "fail" a peer exits some milliseconds later. With "hang" the world is blocked until its timeout. Nothing
+        happens in a world whose members are inside no collective: it waits for a service, waits for members to start
+        up, has stopped at an agreed step, or has done all its steps.
+        """
         model = self._worlds.model_of(replica, attempt)
         if model is None or model.begun_ns is None or model.left_ns is not None:
             return
@@ -115,8 +130,11 @@ class Collectives:
                 self._fail_soon(start, 0, TIMED_OUT, signal)
 
     def _report_steps(self, model: WorldModel) -> None:
-        """Tell the agents of all members the present step, since the controller compares them (R15), and one may have
-        reported for all until now. A world that a hang has halted has reported then."""
+        """Tell the agents of all members the present step, since the controller compares them (R15).
+
+        One of them may have reported for all until now. A world that a hang has halted has reported them when it was
+        halted.
+        """
         if model.begun_ns is None:
             return
         step = model.step_at(self._ctx.queue.now)

@@ -76,8 +76,11 @@ class Drain:
         self._stops.pop(world, None)
 
     def stop_at(self, node: SimNode, replica: ReplicaId, attempt: int, step: int, model: WorldModel) -> None:
-        """Order the workers of an attempt to stop at a step: there their world saves, then they tell their agent that
-        they have left it (`WorkerLeftStep`). If it has stopped already they tell so after the time of a save."""
+        """Order the workers of an attempt to stop at a step.
+
+        When their world gets there it saves, and then the workers tell their agent that they have left the step
+        (`WorkerLeftStep`). If the world has stopped already they tell so after the time of a save.
+        """
         world = self._ctx.job.replicas[replica].world
         stop = _Stop(node, replica, attempt, step)
         if self.has_stopped(world, model):  # the order came over a slow link: the others wait already
@@ -117,8 +120,11 @@ class Drain:
         return model.save_takes(self._disks.slowness(world))
 
     def _saved(self, world: str, model: WorldModel, generation: int, stops: list[_Stop]) -> None:
-        """Halt the world, and let the workers leave the step, with a complete checkpoint unless a member has ended or a
-        disk is full. While a member is stalled, and has not written its part, the world tries again every second."""
+        """Complete the checkpoint, halt the world, and let the workers leave the step.
+
+        The checkpoint is not completed if a member has ended meanwhile or a disk is full. While a member is stalled the
+        world tries again every second.
+        """
         if model.generation == generation and model.begun_ns is not None:
             if model.holds:  # a member is stalled, and has not written its part
                 self._queue.after(HELD_NS, self._saved, world, model, generation, stops)

@@ -1,8 +1,54 @@
 """Fast-forward: quiet times of a simulation are computed instead of played.
-For weeks a job only steps and writes checkpoints, which decides nothing. The state of a world that steps is known at
-any time without playing (`user_code.workload`), so the simulator jumps to the next moment that matters. Decisions and
-their times are those of a played run: `tests/sim/test_fast_forward.py` compares whole runs under drawn faults. Only
-lines of the trace between decisions, which say how far the workers are, are missing."""
+
+A job that runs for weeks does the same thing most of the time: it steps, and every ten minutes it writes a checkpoint.
+Playing all of that costs time for each checkpoint and each member, and decides nothing. The state of a world that steps
+is known at any time without playing (`user_code.workload`), so the simulator may jump to the next moment that matters.
+The trace then has the same decisions at the same times as if everything had been played. What is missing are lines
+between decisions, which say how far the workers are.
+
+    time         12:00    12:10    12:20    12:30    12:40    12:50    12:53
+    played       start    save     save     save     save     save     node2 dies
+    computed     start      .        .        .        .      save     node2 dies
+                          |                                   |
+                          |                                   the last checkpoint before the fault is played, so
+                          |                                   that the fault finds everything as it would be
+                          `skip`: the next event is at 12:53, so the checkpoints of 12:10 to 12:40 are only counted
+
+**What is skipped.** At the time of a checkpoint `skip` asks when something happens next that is no checkpoint: an entry
+of the queue, the end of the work of any world, or the end of the simulation. Of all checkpoints of this world before
+that time only the last is played. The others would change nothing that this one does not change again: the step of each
+member, and which checkpoint is the latest. Their steps are added to `saved`, since a damaged checkpoint makes a restart
+fall back to the one before. Entries of the queue that do nothing do not count: other checkpoints, and wake-ups for
+deadlines that have moved since.
+
+**Who reports.** At a checkpoint that is played each member would report its step. The controller keeps the highest step
+of a world, so one report is enough, unless hangs are detected: then it compares the members, and all report. The agents
+of members that did not report do not know their step. That matters when they have to join anew, since they then report
+their progress again. So before any fault acts, `catch_up` writes the step into all their agents.
+
+**When that is allowed.** Each condition has a case in which the decisions would differ without it:
+
+* Nothing waits for a step or a checkpoint (`is_quiet`): no fault with `@step=`, no property of the user, no role whose
+  disk is full or slow, no user code that is played.
+* A controller runs, and every node that it watches is well. A message over a link with a fault may be late or lost, and
+  each one draws random numbers of that link.
+* Each report that is skipped would have been sent at once (`reports_at_once`). An agent limits its reports: one
+  for each heartbeat (0.5 s), and one in a hundredth of the age of the attempt. A step that comes sooner is reported
+  later, at a time that depends on the report before. Then all have to be played.
+* The world makes progress: `time_of_checkpoint` is None while it waits for something.
+
+**Heartbeats** are left out in the same way, by `engine.node`: while a node is heard and its link has no fault, they are
+taken as sent and answered, and the lease of the agent is renewed just before anything reads it (`Lease.renew`). One
+that is on its way when the link breaks is put on its way after all (`take_heartbeat`).
+
+**Why `SETTLED_NS` is 4 * LATENCY_NS (2 ms).** A checkpoint that is played is followed by messages: its reports and the
+offer go up (one latency), the answer comes down (another). The next event has to find all of that done. A checkpoint
+closer to the event than two such round trips is not quiet: it is played in its place among the other events, and the
+one before it is the last quiet one. Twice the necessary time costs nothing, and leaves room for messages that a
+schedule keeps 1 ns apart.
+
+The tests compare whole runs with and without fast-forward, under drawn faults (`tests/sim/test_fast_forward.py`).
+"""
 
 from __future__ import annotations
 
@@ -26,14 +72,9 @@ SETTLED_NS = 4 * LATENCY_NS  # from a checkpoint to the arrival of all it causes
 class FastForward:
     """The checkpoints of a simulation that need not be played, and the reports of progress of those that are.
 
-    `is_quiet` returns whether nothing waits for a step or a checkpoint (a fault with `@step=`, a property of the user,
-    a full or slow disk, user code that is played), a controller runs, and every watched node is well: a message over a
-    link with a fault may be late or lost, and draws random numbers of that link. `is_nothing` returns whether an action
-    of the queue does nothing that matters: a checkpoint, or a wake-up for a deadline that has moved since.
-
-    Heartbeats are left out in the same way, by `engine.node`: while a node is heard and its link has no fault, they are
-    taken as sent and answered, and the lease of the agent is renewed just before anything reads it (`Lease.renew`). One
-    that is on its way when the link breaks is put on its way after all (`take_heartbeat`).
+    `is_quiet` returns whether nothing waits for a step, a checkpoint or an event, a controller runs, and no node can
+    become suspected. `is_nothing` returns whether an action of the queue does nothing that matters: a checkpoint, or a
+    wake-up for a deadline that has moved since.
     """
 
     def __init__(
@@ -50,11 +91,9 @@ class FastForward:
     def skip(self, model: WorldModel) -> bool:
         """Count checkpoints of a world as complete without playing them, up to the last but one before the next event.
 
-        Called at the time of the first of them. If it returns True the caller plans the last, which changes all that
-        they would (the members' steps, the latest checkpoint) but `saved`: a damaged checkpoint makes a restart fall
-        back. Closer to the event than SETTLED_NS, twice what its messages take, as a schedule keeps some 1 ns apart,
-        none is skipped. False, and no change, if only one is left, or an agent, which limits its reports, would send
-        one later than at once.
+        Called at the time of a checkpoint, which is the first to be skipped. If it returns True the caller plans the
+        next one, the last before the next event. False, and no change, if only one is left or a condition (see the
+        module) is not met.
         """
         ctx = self._ctx
         if not ctx.fast_forward or model.late_ns or not self._is_quiet():
@@ -94,16 +133,14 @@ class FastForward:
         self._nodes[start.node].tell_of_workers(io.WorkerProgressed, start.replica, start.attempt, step)
 
     def catch_up(self) -> None:
-        """Before a fault acts, write the last step into the agents that did not report it, without a message: when they
-        have to join anew they report their progress again."""
+        """Before a fault acts, write the last step into the agents that did not report it, without a message."""
         for model in self._worlds.models.values() if self._ctx.fast_forward else ():
             step, model.unreported = model.unreported, -1
             for start in model.members.values() if step >= 0 else ():
                 catch_up(self._nodes[start.node].agent, start.replica, start.attempt, step, self._ctx.queue.now)
 
     def members_that_count(self, model: WorldModel) -> list[StartReplica]:
-        """Return the members whose progress is reported in a quiet time: all if a role detects hangs, since the
-        controller then compares them, else one, since it keeps the highest step of a world."""
+        """Return the members whose progress is reported in a quiet time: all if a role detects hangs, else one."""
         first = model.members[min(model.members)]
         specs = [self._ctx.graph.role(name) for name in self._ctx.job.worlds[first.world].roles]
         if any(spec.hang_after_ns is not None or spec.start_timeout_ns is not None for spec in specs):
@@ -111,7 +148,11 @@ class FastForward:
         return [first]
 
     def _next_event(self) -> int:
-        """Return when (ns) the next event but checkpoints is: an action, or the end of a world's work or the run."""
+        """Return the time in ns of the next event that is no checkpoint.
+
+        That is the first action of the queue that does something, the end of the work of a world, or the end of the
+        simulation.
+        """
         times = [self._ctx.queue.next_but(self._is_nothing), self._ctx.until_ns]
         for model in self._worlds.models.values():
             if model.begun_ns is not None:

@@ -1,7 +1,9 @@
 """Services as their users see them: a world that depends on a service waits while a replica of it is away or stalled.
+
 A replica is away once it has ended: its users (the worlds of roles with a gate on its role) wait for the next attempt,
 or are restarted with it. One that still starts up is away, too, for a user that begins to work before it serves. A
-replica that hangs, or whose node is paused, is stalled: it runs and does nothing."""
+replica that hangs, or whose node is paused, is stalled: it runs and does nothing.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ from flowdist.sim.workers.worlds import Partitions, Worlds
 
 
 class Services:
-    """The replicas of services that serve, are away or stalled. `hung`: attempts of all roles that hang for ever."""
+    """The replicas of services that serve, are away or are stalled, and the worlds that wait for the last two.
+
+    `hung` holds the attempts of all roles, tasks too, that hang for ever, in the order in which they began to.
+    """
 
     def __init__(
         self, ctx: Context, worlds: Worlds, partitions: Partitions, code: UserCode, accounts: Accounts
@@ -44,8 +49,11 @@ class Services:
                     self._worlds.stall(world, str(replica.id))
 
     def end(self, replica: ReplicaId, attempt: int) -> None:
-        """Record that an attempt of a service, if it serves, serves no more: worlds wait unless restarted with it. With
-        user code every user waits, since a call to a replica that is away would fail."""
+        """Record that an attempt of a service, if it serves, serves no more: the worlds that need it wait.
+
+        A world that is restarted with the service need not wait. If the service runs user code every user waits, since
+        a call to a replica that is away would fail.
+        """
         self.thaw(replica, attempt)
         serving = self._worlds.serving.get(replica.role, {})
         if serving.get(replica) != attempt:
@@ -58,10 +66,13 @@ class Services:
         self._partitions.update_users(replica.role)
 
     def forget_given_up(self) -> None:
-        """Resume the worlds that wait for a replica without which its role goes on: it is over, or waits for room while
-        its role has its minimum, and the addresses that workers have do not name it any more. Users do wait for one
-        that is to move, after a back-off or as soon as a node has room. At the end of the job nothing is given up any
-        more."""
+        """Resume the worlds that wait for a replica without which its role goes on, and forget that replica.
+
+        It has no seat, and no incident waits for it: it is over, or waits for room while its role has its minimum. The
+        lists of addresses that workers have do not name it any more. A replica that is to move, after a back-off or as
+        soon as a node has room, has no seat either; but its users wait for it until it serves there, and at the end of
+        the job nothing is given up any more.
+        """
         for replica in [replica for replica in self.away if self._is_given_up(replica)]:
             del self.away[replica]
             self._resume_users(replica)

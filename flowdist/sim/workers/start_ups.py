@@ -1,8 +1,11 @@
 """Start-ups of simulated workers: how long each takes, cold on a node without the modules of the role, or warm.
-A production node imports the modules of the workers once, in a prefix, as soon as it arrives (`import_ns`). Its workers
-are forked when that is done (`SimNode` lets them wait), and start warm. A node that joins a running job imports first
-too; worlds grow onto it afterwards (R13). Without `import_ns`, the first start of a role on a node is cold. With its
-start-up, an attempt gets the pace of its slowest worker, which it keeps."""
+
+A production node imports the modules of the workers once, in a prefix, as soon as it arrives (`import_ns`). Its
+workers are forked when that is done, and start warm; `SimNode` lets them wait. A node that joins a running job imports
+first too, and worlds grow onto it afterwards (R13). Without `import_ns`, the first start of a role on a node is cold.
+
+With its start-up, an attempt gets the pace of its slowest worker, which it keeps until it ends.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +33,11 @@ class StartUps:
         self._warm: dict[tuple[NodeName, int, str], int] = {}  # by node, its earlier agents, and role: since when
 
     def takes_ns(self, node: SimNode, start: StartReplica, kept: int) -> int:
-        """Return how long, in ns, the start-up takes that begins now, without its restore; `kept` workers rejoin. It is
-        warm if the role has started up on this node before, or the imports of the node are done."""
+        """Return how long, in ns, the start-up takes that begins now, without its restore; `kept` workers rejoin.
+
+        That is `rejoin_ns` of the workload if all workers were suspended. Else it is `startup_ns`, or `warm_startup_ns`
+        if the role has started up on this node before or the imports of the node are done, with the seed's spread.
+        """
         load = self._ctx.graph.role(start.replica.role).workload
         if kept >= node.procs_of(start.replica):
             return load.rejoin_ns or 0
@@ -56,9 +62,12 @@ class StartUps:
 
 
 class PeerMemory:
-    """The nodes that have the checkpoints of each world in memory: the parts of their own workers, and a copy of
-    another node's. So after the loss of one node all parts are in memory still; after a second one, before the world
-    works again, they may not be, and all read from the disk."""
+    """The nodes that have the checkpoints of each world in memory.
+
+    Each node of a world has the parts of the checkpoint that its own workers wrote, and a copy of those of another
+    node. So after the loss of one node all parts are in memory still. After the loss of a second one, before the world
+    works again, they may not be, and all read from the disk.
+    """
 
     def __init__(self, nodes: dict[NodeName, SimNode]) -> None:
         self._nodes = nodes

@@ -1,8 +1,10 @@
 """Versions in a simulation (R23): what workers without user code publish and acknowledge.
-A role that others need versions of publishes the step from which its generation begins, then the step of each
-checkpoint; a service the number of its attempt. A replica fetches the latest one when it has started up, and each later
-one, in FETCH_NS. The world of a task does not step before it has the first. Roles with a model (`simulate=`) call
-`ctx.publish_version` and `ctx.acknowledge_version` themselves."""
+
+A role that others need versions of publishes the step from which its generation begins, and then the step of each
+checkpoint; a service publishes the number of its attempt. A replica that needs versions fetches the latest one when it
+has started up, and each later one, which takes FETCH_NS. The world of a task does not step before it has the first.
+Roles with a model (`simulate=`) call `ctx.publish_version` and `ctx.acknowledge_version` themselves.
+"""
 
 from __future__ import annotations
 

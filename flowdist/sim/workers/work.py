@@ -32,8 +32,10 @@ JobPhase = Literal["ending", "in recovery", "restoring", "saving", "steady", "st
 
 
 class Work:
-    """All workers of one simulation: the composition of the parts of this folder, and their timing. `is_quiet`: nothing
-    outside the workers waits for an event, a controller runs, and no node can become suspected."""
+    """All workers of one simulation: the composition of the parts of this folder, and their timing.
+
+    `is_quiet`: nothing outside the workers waits for an event, a controller runs, and no node can become suspected.
+    """
 
     def __init__(
         self,
@@ -89,7 +91,9 @@ class Work:
 
     def workers_run(self, node: SimNode, start: StartReplica, kept: tuple[int, ...] = ()) -> None:
         """Begin the start-up of an attempt whose processes run; those of the local ranks in `kept` were suspended.
-        Without any of these the restore of a checkpoint comes on top. A task becomes a member of its world."""
+
+        Without any of these the restore of a checkpoint comes on top. A task becomes a member of its world.
+        """
         role = self._graph.role(start.replica.role)
         load = role.workload
         delay = self._start_ups.takes_ns(node, start, len(kept))
@@ -191,7 +195,9 @@ class Work:
 
     def show_signs(self, node: SimNode, replica: ReplicaId, attempt: int) -> None:
         """Tell the agent, which has asked for signs of life, the present step, and when the workers wrote output last.
-        A task that starts up prints all the while, unless it hangs; output of a task at work is not simulated."""
+
+        A task that starts up prints all the while, unless it hangs; output of a task at work is not simulated.
+        """
         model = self.worlds.model_of(replica, attempt)
         key = (replica, attempt)
         now = self._queue.now
@@ -214,8 +220,10 @@ class Work:
         self.services.thaw(replica, attempt)
 
     def hang(self, node: SimNode, replica: ReplicaId, attempt: int) -> None:
-        """Let an attempt hang for ever: its own world halts, or the worlds that depend on its service wait. Agents of
-        other members are told one step more, since those workers do one more before they wait for it."""
+        """Let an attempt hang for ever: its own world halts, or the worlds that depend on its service wait.
+
+        Agents of other members are told one step more, since those workers do one more before they wait for it.
+        """
         node.hung[replica, attempt] = self.services.hung[replica, attempt] = None
         self.freeze(replica, attempt)
         model = self.worlds.model_of(replica, attempt)
@@ -239,8 +247,11 @@ class Work:
         return model is not None and self._drain.has_stopped(self._ctx.job.replicas[replica].world, model)
 
     def _plan(self, world: str, model: WorldModel) -> None:
-        """Plan what happens next to a world, again whenever its timing has changed (an earlier `model.version` does
-        nothing). The beginning of a checkpoint is planned only for user code and on a slow disk, where it matters."""
+        """Plan what happens next to a world, again whenever its timing has changed.
+
+        An earlier `model.version` does nothing. The beginning of a checkpoint is planned only for user code and on a
+        slow disk, where it matters.
+        """
         self._drain.plan(world, model)
         self._plan_first_step(world, model)
         if not model.has_begun and (begins := model.time_of_step(model.first_step)) is not None:
@@ -299,9 +310,11 @@ class Work:
         return bool(self.step_waits) or self.disks.has_fault or self.code.plays_any or self.versions.is_used
 
     def checkpoint(self, world: str, model: WorldModel, version: int) -> None:
-        """Complete the checkpoint of a world that is due: report the step, and offer it; or skip it and more
-        (fast-forward). On a full disk nothing is offered, and the trace gets a line. User code makes its offers
-        itself."""
+        """Complete the checkpoint of a world that is due: report the step, and offer it; or skip it and more.
+
+        Fast-forward skips. On a full disk nothing is offered, and the trace gets a line. User code makes its offers
+        itself.
+        """
         if model.version != version or model.begun_ns is None:
             return
         if self.fast_forward.skip(model):
@@ -334,8 +347,11 @@ class Work:
                 self._plan(world, model)
 
     def damage(self, role: str, replica: ReplicaId | None, how: Damage, spec: str) -> None:
-        """Damage the newest checkpoint of each world of a role, or with `replica` of its world alone. Without user code
-        it is dropped, else one file (with `replica`, its own) is damaged, as `spec`, the text of the fault, decides."""
+        """Damage the newest checkpoint of each world of a role, or with `replica` of its world alone.
+
+        Without user code it is dropped, else one file (with `replica`, its own) is damaged, as `spec`, the text of the
+        fault, decides.
+        """
         self.code.damage(role, replica, how, spec)
         for model in self.models_of(role, replica) if not self.code.has_model(role) else ():
             model.tear()

@@ -1,7 +1,9 @@
 """The worlds of tasks of one simulation: what each waits for, the end of its generations, and where its time went.
-Only the simulator can tell in the accounts of a job (`record.accounts`) what is lost. Steps booked as kept may be lost
-after all, when a later generation resumes from an older checkpoint; steps booked as lost may be in the memory of a
-survivor. Either is booked for the members that did these steps, however many there are now."""
+
+Only the simulator can tell in the accounts of a job (`record.accounts`) what is lost. Steps that were booked as kept
+may be lost after all, when a later generation resumes from an older checkpoint; steps that were booked as lost may be
+in the memory of a survivor. Either is booked for the members that did these steps, however many there are now.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,12 @@ def _ignore(*_: object) -> None:
 
 
 class Worlds:
-    """The model of each world of tasks, by name, and the attempts of services that have started up (`serving`), by
-    role. `on_resume` is called when nothing keeps a world waiting any more, `on_change` whenever a reason to wait comes
-    or goes."""
+    """The model of each world of tasks, by name.
+
+    `models` holds the worlds, and `serving` the attempts of services that have started up, by role. Parts that plan
+    for a world set `on_resume`, called when nothing keeps a world waiting any more, and `on_change`, called whenever
+    a reason to wait comes or goes.
+    """
 
     def __init__(self, ctx: Context, code: UserCode, accounts: Accounts) -> None:
         self._ctx, self._queue, self._code, self._accounts = ctx, ctx.queue, code, accounts
@@ -118,8 +123,11 @@ class Worlds:
 
 
 class Partitions:
-    """The network partitions between nodes that are in force, each named by the fault that made it (`why`). Worlds on
-    both sides, or cut off from a service, wait. A partition from the controller is a fault of a link instead."""
+    """The network partitions between nodes that are in force, each named by the fault that made it (`why`).
+
+    Worlds with members on both sides wait, and so do worlds cut off from a service. The agents still reach the
+    controller: a partition from it is a fault of the link of a node.
+    """
 
     def __init__(self, ctx: Context, worlds: Worlds) -> None:
         self._ctx, self._worlds = ctx, worlds
