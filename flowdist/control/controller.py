@@ -1,7 +1,13 @@
-"""The controller: it records each event as a fact (`recording`), then settles the job from its state alone.
+"""The controller: it records each event as a fact, then settles the job from its state alone.
 
-To settle is to decide what follows, in one order: judge the facts, advance incidents, judge success, form worlds,
-publish addresses. The caller passes the time, in nanoseconds since the start of the job; it does not decrease.
+    controller = Controller(graph, known_nodes=("node0", "node1"))
+    effects = controller.handle(NodeJoined(...), now=0)
+
+The caller passes the time: `now` is in nanoseconds since the start of the job and does not decrease.
+
+To record is to write down what has happened: phases, ports, progress, failures, losses, requests (`recording.py`). To
+settle is to decide what follows, in one order: judge the facts, advance incidents, judge success, form worlds, publish
+addresses.
 """
 
 from __future__ import annotations
@@ -45,7 +51,8 @@ SETTLE_ROUNDS_MAX = 1000  # a job settles in a few rounds: more means a bug
 class Controller:
     """Pure state machine that makes all decisions about one job: events in, effects out.
 
-    The first start waits for `known_nodes` (`ids.unnamed_nodes`: any), up to `join_window` after the first joined.
+    The first start waits for `known_nodes`, for `join_window` at most after the first node has joined. A name of
+    `ids.unnamed_nodes` among them stands for a node of any name.
     """
 
     def __init__(self, graph: RoleGraph, known_nodes: tuple[NodeName, ...] = ()) -> None:
@@ -56,9 +63,11 @@ class Controller:
             self.state.touch(world)
 
     def handle(self, event: ev.Event, now: int) -> list[Effect]:
-        """Record an event, settle the job, and return what the controller wants done, in order; nothing if it is over.
+        """Record an event, settle the job, and return what the controller wants done, in order.
 
-        Deadlines due by `now` (ns) are handled before, each by itself. ValueError if `now` is earlier than before.
+        Deadlines that are due by `now`, in ns since the start of the job and never earlier than before (ValueError),
+        are handled before the event, each by itself. Once the job is over, nothing is recorded and there are no
+        effects.
         """
         job = self.state
         if now < job.now:
@@ -135,7 +144,8 @@ def _judge(job: JobState, fact: Fact) -> None:
 def settle(job: JobState, rounds_max: int = SETTLE_ROUNDS_MAX) -> None:
     """Decide all that follows from the state: judge facts, advance incidents, form worlds, send addresses.
 
-    Each round visits the worlds and roles that the round before has touched. AssertionError, a bug, after `rounds_max`.
+    Each round visits the worlds and roles that the round before has touched, until none is touched. While the job ends,
+    only `settle_ending` decides. After `rounds_max` rounds it is a bug, an AssertionError.
     """
     _judge_recorded(job)
     for _ in range(rounds_max):
@@ -183,7 +193,8 @@ def _store_opened(job: JobState, event: ev.StoreOpened) -> None:
 def _offered(job: JobState, event: ev.CheckpointOffered) -> None:
     """Accept or refuse an offered checkpoint, and answer: only the present generation may publish one (R19).
 
-    One that is sent again, because the answer was lost, is accepted again and counted once.
+    An offer of another attempt than the replica's latest gets no answer. An accepted offer that is sent again, because
+    the answer was lost, is accepted again and counted once.
     """
     replica = job.replicas.get(event.replica)
     if replica is None or replica.order is None or replica.attempt != event.attempt:

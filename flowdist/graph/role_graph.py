@@ -1,7 +1,8 @@
-"""The role graph, a compiled topology: all roles with their domains, worlds, nodes and options, defaults filled in.
+"""The role graph, a compiled topology: all roles with their domains, worlds, nodes and options.
 
-Durations are nanoseconds (`_ns`), memory is bytes. Mappings are tuples of pairs in the order in which the user wrote
-them, so that equal graphs have equal bytes.
+Every field holds the user's value or the default that applies to it, so that code that reads the graph needs to know no
+defaults. Durations are nanoseconds (`_ns`), memory is bytes. Mappings are tuples of pairs in the order in which the
+user wrote them, so that equal graphs have equal bytes.
 """
 
 from __future__ import annotations
@@ -60,7 +61,10 @@ class JobOptions(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
 
 class RoleGraph(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """A compiled topology, with roles in the order of their declaration: gates point to earlier roles."""
+    """A compiled topology: everything about a job that is known before it runs.
+
+    Roles are in the order of their declaration, and gates point to earlier roles.
+    """
 
     name: str
     roles: tuple[RoleSpec, ...]
@@ -114,9 +118,10 @@ class RoleGraph(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         return {mate for gate in gates for mate in self.mates_of(gate.role)}
 
     def gates_before(self, name: str) -> list[Gate]:
-        """Return all gates that have to open before a role can start, those of roles for which it waits included.
+        """Return all gates that have to open before a role can start.
 
-        The roles of a joint world start and succeed together, so a gate of one of them counts for all.
+        Gates of the role count, and gates of the roles for which it waits in any way. The roles of a joint world start
+        and succeed together, so a gate of one of them counts for all.
         """
         gates = {role.name: role.gates for role in self.roles}
         found: list[Gate] = []

@@ -36,7 +36,10 @@ PENDING_NS = 10 * MINUTE  # the default of `pending_timeout`
 
 
 class Resources(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """Resources of one replica: cpu in cores, GPUs, memory in bytes; with `gpu_share` < 1000 others may use its GPU."""
+    """Resources of one replica: cpu in cores (fractions allowed), gpu as a number of GPUs, memory in bytes.
+
+    `gpu_share` is the part that it gets of each GPU, in thousandths: below 1000, other replicas may use the GPU too.
+    """
 
     cpu: Cpus = 1.0
     gpu: GpuCount = 0
@@ -54,8 +57,9 @@ class Resources(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 class Placement(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """Rules for the nodes on which replicas of a role may run, and the order in which nodes are tried.
 
-    A node must have a replica of each role in `near`, none of one in `apart`, and the labels `where`. A role `apart`
-    from itself has one replica on a node. The node with most room is tried first ("spread"), or least ("pack").
+    A replica runs on a node with a replica of every role in `near`, and of no role in `apart`. A role that names itself
+    in `apart` has at most one replica on a node. `where` has the labels that the node must have. `strategy` says which
+    node is tried first: that with the most room ("spread") or with the least ("pack").
     """
 
     strategy: Strategy = "spread"
@@ -67,7 +71,8 @@ class Placement(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 class Readiness(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """Readiness check of a replica, `ready_when=` in a topology: its method and what it looks at.
 
-    `target` is a port (with a path for `http`), a file, a regular expression for lines of the log, or empty (`call`).
+    `target` is a port (with a path for `http`), a file, or a regular expression for lines of the log. It is empty for
+    `call`: the worker itself says that it is ready.
     """
 
     how: Literal["tcp", "http", "file", "log", "call"]
@@ -75,7 +80,10 @@ class Readiness(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
 
 class Gate(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """Gate of a role, which starts only after `role` meets the condition, and keeps running or restarts with it."""
+    """Gate of a role: it starts only after `role`, another one, meets the condition.
+
+    When `role` restarts, this one either keeps running ("reconnect") or restarts too ("restart").
+    """
 
     role: str
     condition: GateCondition = "started"
@@ -83,16 +91,20 @@ class Gate(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
 
 class VersionEdge(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """Edge of a role that needs versions of what `role` publishes, at most `max_staleness` below the last one (R23)."""
+    """Edge of a role that needs versions of what `role` publishes, such as the weights of a learner (R23).
+
+    A replica is ready only after it has acknowledged a version that is at most `max_staleness` lower than the one that
+    `role` has published last.
+    """
 
     role: str
     max_staleness: Number = 0
 
 
 class SecretRef(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """Source of a secret variable: one of flowdist's own environment (`env`), or a file; the other is empty.
+    """Source of a secret environment variable `name`: a variable of flowdist's own environment (`env`), or a file.
 
-    The value is read when a worker starts, and is never in the graph.
+    The value is read when a worker starts, and is never in the graph. Of `env` and `file` one is empty.
     """
 
     name: str  # variable of the worker
@@ -103,7 +115,8 @@ class SecretRef(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 class WorkloadSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """Timing of a simulated worker: steps of `step_ns` after `startup_ns`, and a checkpoint at every interval.
 
-    A checkpoint is complete after `checkpoint_ns`. The workers do not step for the first `blocking_ns` of that.
+    A checkpoint is complete `checkpoint_ns` after it has begun. The workers do not step for the first `blocking_ns` of
+    that.
     """
 
     steps: Number = 600
@@ -130,7 +143,8 @@ class WorkloadSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     def step_ns_at(self, workers: int) -> int:
         """Return the time in ns of one of `steps`, when the role has that many workers (1 or more).
 
-        Where each worker keeps its own batch (`batch_workers`), fewer workers need more steps for the same samples.
+        Where each worker keeps its own batch (`batch_workers`), fewer workers need more steps for the same samples. So
+        what counts as one step takes them longer.
         """
         ns = step_time_at(self.step_times, workers) if self.step_times else self.step_ns
         return -(-ns * self.batch_workers // workers) if self.batch_workers else ns
@@ -155,7 +169,8 @@ class WorkloadSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     def restore_ns_after(self, lost: int) -> int:
         """Time to read a checkpoint, in ns, after the loss of so many nodes that had parts of it in memory.
 
-        A part is in memory on two nodes, so it outlives the loss of one; after two, all workers read from the disk.
+        A part is in memory on two nodes: after the loss of one node all parts are there still, after that of a second
+        one they may not be, and all workers read from the disk.
         """
         return self.restore_ns if self.peer_restore_ns is None or lost > 1 else self.peer_restore_ns
 
@@ -230,9 +245,10 @@ class RoleSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         return max(self.workload.step_ns_at(size) for size in sizes)
 
     def procs_on(self, node: NodeSpec) -> int:
-        """Return the number of workers of a replica on the node: `procs`, or for gangs the host's own number.
+        """Return the number of workers that a replica of this role has on the node: `procs`, or the host's own number.
 
-        The latter not with GPUs, as workers follow devices, nor with a mesh, whose replicas have equally many ranks.
+        The host's own number counts for gangs alone, and only without GPUs and without a mesh: the number of workers of
+        a replica with GPUs follows its devices, and a mesh has the same number of ranks in every replica.
         """
         follows = self.gang and not self.resources.gpu and not self.parallel
         return (node.procs if follows else 0) or self.procs

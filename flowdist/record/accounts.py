@@ -1,7 +1,8 @@
 """Time accounts of a job: each nanosecond of each replica is in one bucket, and their sum is wall time x replicas.
 
-The decisions of the controller do not show when a world works, and how much of that work was kept. The caller says so:
-the simulator, which knows it, or `timesheet`, which infers it from a record.
+The decisions of the controller move replicas from bucket to bucket. They do not show when a world works, and how much
+of that work was kept: the caller reports both. The simulator knows them. `timesheet` infers them from the record of a
+run.
 """
 
 from __future__ import annotations
@@ -38,7 +39,11 @@ Spent = dict[str, dict[Bucket, int]]  # ns, by role and bucket
 
 
 class Accounts:
-    """Accounts of one job: the bucket of each replica, and ns by role and bucket up to its last change of bucket."""
+    """Time accounts of one job: the present bucket of each replica, and the time that was spent in each bucket.
+
+    `spent` holds nanoseconds by role and bucket, for each replica up to its last change of bucket. At first each
+    replica is in `waiting`. A replica that works is in no bucket: `end_work` divides its time among buckets afterwards.
+    """
 
     def __init__(self, job: JobState) -> None:
         self.spent: Spent = {name: dict.fromkeys(BUCKETS, 0) for name in job.roles}
@@ -50,7 +55,11 @@ class Accounts:
         self._pending = {name: Due("pending", name) for name in job.roles}
 
     def move(self, replica: ReplicaId, to: Bucket, at: int) -> None:
-        """Book the replica's time up to `at`, or its last change if later; from then on it is in the bucket `to`."""
+        """Book the replica's time up to `at` in its present bucket, and put it in the bucket `to` from then on.
+
+        If its last change is later than `at`, nothing is booked, and the new bucket begins at that change. It may not
+        work.
+        """
         bucket, since = self._at[replica]
         assert bucket != "work", f"{replica} works"
         if at > since:
@@ -93,8 +102,10 @@ class Accounts:
     def end_work(self, job: JobState, members: Iterable[ReplicaId], split: Mapping[Bucket, int], at: int) -> None:
         """Book the work of members of a world that has ended, and put each of them in its next bucket.
 
-        `split` is how the time of each member since `begin_work` divides (ns). From `at` on, perhaps before the
-        controller noticed, it is in `detection`: up to the opening of its world's incident, or the decision to end.
+        `split` is how the time of each member since `begin_work` divides into buckets (ns). From `at` on, which may be
+        before the controller noticed, a member is in `detection`. Once its world has an open incident, it is in
+        `re-formation` from the opening of that incident on; once the end of the job is decided, it is `done` from that
+        decision on.
         """
         for replica in members:
             bucket, since = self._at[replica]
@@ -155,7 +166,12 @@ class Accounts:
                 self.move(replica, "done", now)
 
     def _note_end(self, job: JobState, replica: ReplicaId, now: int) -> None:
-        """Change the buckets after an attempt of the replica has ended; of all replicas of a world that has ended."""
+        """Change the buckets after an attempt of the replica has ended.
+
+        A replica that was still starting up goes to `re-formation` if its world has an incident or the job ends. One
+        that was scaled down goes to `waiting`. A replica that does not run again goes to `done`; with a world that has
+        ended all its replicas do.
+        """
         world, bucket = job.worlds[job.replicas[replica].world], self._at[replica][0]
         has_failed, is_live = world.incident is not None or job.ending is not None, job.replicas[replica].is_live
         if bucket == "start-up" and not is_live:
@@ -224,9 +240,10 @@ def goodput_of(graph: RoleGraph, spent: Mapping[str, Mapping[Bucket, int]]) -> f
 
 
 def productive_share(tasks: Iterable[str], spent: Mapping[str, Mapping[Bucket, int]]) -> float | None:
-    """Return the productive share, 0 to 1, of the roles' time before they were done; None if no known role has any.
+    """Return the productive share, from 0 to 1, of the time of these roles before they were done; None if unknown.
 
-    A role with unknown time is left out as a whole: what is known of it would be a share of nothing.
+    A role with unknown time is left out as a whole: what is known of it, such as its start-up, would be a share of
+    nothing. The share is unknown if no role is left, or none of them has had any time.
     """
     total: Counter[Bucket] = Counter()
     for name in known_tasks(tasks, spent):

@@ -1,7 +1,11 @@
-"""Lines of a record, the journal of a real job or the trace of a simulated one: JSON, first the header, then events.
+"""Lines of a record: the journal of a real job, or the trace of a simulated one.
 
-Lines of the kinds `fault`, `unsaved` (a checkpoint that was not completed) and `account` are no events, and never reach
-the controller, which has to notice faults by itself.
+A record is a file of JSON lines. The first line is the header. Then comes one line per event, with the effects that
+followed. Three kinds of line are no events and never reach the controller: `fault`, a fault that was injected,
+`unsaved`, a checkpoint that was not completed, and at the end of a trace `account`, where the time of the job went. The
+controller has to notice faults by itself.
+
+The lines of a journal also have a check at their end, see `reader`.
 """
 
 from __future__ import annotations
@@ -24,8 +28,10 @@ FORMAT = 1
 class Header(msgspec.Struct, frozen=True, tag="header"):
     """First line of a record: what a fresh controller needs to make the same decisions, and how the record was made.
 
-    The job waits for `known_nodes` before its first start. `seed` is 0 for a run. `options` are settings of a
-    simulation. `began_at`: `2026-11-25T22:46:58.120+01:00` by the controller's host; empty in a simulation.
+    `known_nodes` are the nodes that the job waits for before its first start. `seed` is the seed of a simulation (0 for
+    a run). `options` holds the settings of the simulation or macro mode; the controller does not read it. `format` is
+    the version of the lines, see `FORMAT`. `began_at` is the time of the start by the clock of the controller's host,
+    `2026-11-25T22:46:58.120+01:00`; empty in a simulation.
     """
 
     graph: RoleGraph
@@ -39,7 +45,10 @@ class Header(msgspec.Struct, frozen=True, tag="header"):
 
 
 class Record(msgspec.Struct, frozen=True, gc=False, tag="event"):
-    """Event number `n` (from 1) at `t_ns` (since the job began), the effects that answered it, and their `reason`."""
+    """One event, and the effects by which the controller answered it. `reason` joins the texts of its decisions.
+
+    `n` is the number of the event, from 1 on. `t_ns` is its time in nanoseconds since the start of the job.
+    """
 
     n: int
     t_ns: int
@@ -49,9 +58,10 @@ class Record(msgspec.Struct, frozen=True, gc=False, tag="event"):
 
 
 class FaultLine(msgspec.Struct, frozen=True, tag="fault"):
-    """Fault that was injected `t_ns` nanoseconds after the start of the job: `spec`, in the fault grammar.
+    """Fault that was injected `t_ns` nanoseconds after the start of the job.
 
-    `target` is what was hit: a node, a replica, a worker or a file; if empty, `spec` names it.
+    `spec` is the fault in the fault grammar (`node2@30s`). `target` is what was hit: a node, a replica, a worker or a
+    file; if empty, `spec` names it.
     """
 
     t_ns: int
@@ -60,7 +70,10 @@ class FaultLine(msgspec.Struct, frozen=True, tag="fault"):
 
     @property
     def hit(self) -> str:
-        """Return the node, replica or worker that was hit; for `trainer/1/attempt_2/0` of a run, the replica."""
+        """Return the node, replica (`trainer/1`) or worker (`trainer/1.0`) that was hit.
+
+        The target in the journal of a run also names the attempt, `trainer/1/attempt_2/0`: then this is the replica.
+        """
         return (self.target or self.spec.partition("@")[0]).partition("/attempt_")[0]
 
 
@@ -81,8 +94,8 @@ class UnsavedLine(msgspec.Struct, frozen=True, tag="unsaved"):
 class AccountLine(msgspec.Struct, frozen=True, tag="account"):
     """Last line of the trace of a simulation: where the time went up to `t_ns`, as the simulator knows it.
 
-    `spent` is ns by role and bucket, without zeros. `lost_ns` is work that was done again, by role: the time of its
-    worlds, however many members each has. `unkept` is the work of each generation that was not kept.
+    `spent` is in ns by role and bucket, without zeros. `lost_ns` is the work that was done again, by role: the time of
+    its worlds, however many members each has. `unkept` is the work of each generation that was not kept.
     """
 
     t_ns: int
@@ -134,9 +147,10 @@ def encode_lines(lines: Sequence[Line]) -> bytes:
 
 
 def decode_line(data: bytes) -> Line:
-    """Decode one line of a record; UnknownFormat for the header of another format.
+    """Decode one line of a record.
 
-    DecodeError or UnicodeDecodeError for what is no line of a record, RecursionError for values nested too deeply.
+    Raises UnknownFormat for the header of another format, DecodeError or UnicodeDecodeError for what is no line of a
+    record, and RecursionError for values that are nested too deeply.
     """
     if b'"header"' in data:  # the version alone is decoded first: another format may differ in the other fields as well
         version = msgspec.json.decode(data, type=_Version)

@@ -1,7 +1,19 @@
 """Reading of a record: every line is checked before anything uses it.
 
-Each line of a journal ends with a check, the CRC-32 of all lines from the header on, without their checks: damaged,
-missing, moved and foreign lines show. It finds accidents, and nobody who computes it anew. Traces have no checks.
+A journal outlives crashes, full disks and editors, and a run may go on from it days later. So each line of a journal
+ends with a check, the CRC-32 of all lines from the header to this one without their checks:
+
+    {"type":"event","n":5,"t_ns":1700000,...,"reason":"","check":"9f3a1c2b"}
+
+The check of a line depends on that of the line before it. A damaged byte, a repeated, missing or moved line, and a line
+of another run therefore all show at the first line that is wrong. The check is no signature: it finds accidents, and
+nobody who computes it anew. Only the end of a journal can be missing without a trace, as after a crash of the machine.
+
+Traces of simulations have no checks. As soon as one line of a record has a check, all later lines must have one.
+
+`RecordReader` also checks what needs no check sum: that a line is JSON of a known kind, that the header is the first
+line and has a format and a graph that can be read, that events are numbered without a gap, and that time does not run
+backwards. `Replay` checks what an event says about the job.
 """
 
 from __future__ import annotations
@@ -43,7 +55,10 @@ class WholeRecord(NamedTuple):
 
 
 class BadLine(FlowdistError):
-    """A line of a record (`number`, from 1) is unusable, as `why` says; before it are `events` events up to `t_ns`."""
+    """A line of a record (`number`, from 1) cannot be used, as `why` says; the lines before it can.
+
+    They have `events` events, the last of them at `t_ns` nanoseconds since the start of the job.
+    """
 
     def __init__(self, source: str, number: int, why: str, *, events: int = 0, t_ns: int = 0, help: str = HELP) -> None:
         before = {1: "", 2: "; only the header can be read"}.get(number, f"; lines 1 to {number - 1} can be read")
@@ -57,7 +72,10 @@ class BadLine(FlowdistError):
 
 
 class CheckChain:
-    """The checks of a journal, computed line after line; `is_begun` once a line had one. Earlier lines count, too."""
+    """The checks of a journal, computed line after line.
+
+    `is_begun` is false until a line had a check; the lines before that count all the same.
+    """
 
     def __init__(self) -> None:
         self.is_begun = False
@@ -91,10 +109,11 @@ class CheckChain:
 
 
 class RecordReader:
-    """Reader of a record: returns each line as a value once it has passed all checks. After an error it is of no use.
+    """Reader of a record: returns each line as a value once it has passed all checks.
 
-    `lines`, `events` and `t_ns` (of the last event) say how far it has come. `source` is for messages. With `is_tail`
-    the first line is any line instead of the header: it cannot be verified, and numbers of lines count from it.
+    After an error the reader can be used no more. `lines`, `events` and `t_ns` say how far it has come: the number of
+    lines and of events, and the time of the last event. `source` is for messages. With `is_tail` the first line is any
+    line of a record, instead of its header: it cannot be verified, and the numbers of lines in messages count from it.
     """
 
     def __init__(self, source: str = JOURNAL, *, is_tail: bool = False) -> None:
@@ -165,9 +184,9 @@ class RecordReader:
 
 
 def read_whole_lines(data: bytes, source: str = JOURNAL) -> tuple[list[Line], int, RecordReader]:
-    """Read a record, and return its lines, how many bytes they take, and the reader; BadLine for a bad one.
+    """Read a record, and return its lines, how many bytes they take, and the reader, for the lines that follow.
 
-    A last line without a newline, which a crash has cut off, is neither read nor counted.
+    A last line without a newline, which a crash has cut off, is neither read nor counted. BadLine for another one.
     """
     whole = data.rfind(b"\n") + 1
     reader = RecordReader(source)

@@ -1,7 +1,13 @@
 """The agent of one node, as a pure state machine: it starts and stops workers on order, and reports what they do.
 
-It fences, which is to kill everything, before its lease ends and the controller may replace it (R19; see `lease`).
-Orders are idempotent, and one for an attempt that is over changes nothing (R20).
+`Agent.handle` takes an input (a message of the controller, or a fact about a process or the connection) with its time,
+and returns the outputs for the driver: messages to send, processes to start, signal or ask. The agent reads no clock
+and does no I/O, so that production, the simulator and the proofs run the same code. `fast_forward` has what only a
+simulator asks.
+
+The agent holds a lease. When the lease is about to run out it *fences*: it kills everything, before the controller may
+replace it elsewhere (R19; see `lease`). Orders are idempotent: one that comes twice is carried out once, and one for an
+attempt that is over changes nothing (R20).
 """
 
 from __future__ import annotations
@@ -23,7 +29,8 @@ from flowdist.graph import NodeSpec, RoleGraph
 class Agent:
     """Agent of one node. Times are on its own clock, in ns; that of the controller may differ.
 
-    `incarnation` is its number among the agents of the node; it grows whenever the agent has lost its workers.
+    `address` is where workers of other nodes reach this one. `incarnation` is the number of this agent among those of
+    the node; it grows whenever the agent has lost its workers.
     """
 
     def __init__(self, spec: NodeSpec, graph: RoleGraph, address: str = "127.0.0.1", incarnation: int = 1) -> None:
@@ -46,7 +53,10 @@ class Agent:
         self._out: list[io.AgentOutput] = []
 
     def handle(self, event: io.AgentInput, now: int) -> list[io.AgentOutput]:
-        """Handle an input at `now` (ns), after what is due by then; return what the driver has to do, in order."""
+        """Handle an input at the time `now` (ns), and return the outputs that the driver has to carry out, in order.
+
+        What is due by then comes first: the fence, a heartbeat, SIGKILL. An agent that has ended ignores every input.
+        """
         if self.is_over:
             return []
         self._now, self._out = now, []
@@ -166,7 +176,10 @@ class Agent:
         self._resend()
 
     def _resend(self) -> None:
-        """Report again what may be lost with the connection and is not in the inventory: notice, stores, attempts."""
+        """Report again what may have been lost with the connection and is not in the inventory: a notice, dead stores.
+
+        Of each attempt that is not over, that is its step, offers, stall and the like: see `signs.resend`.
+        """
         if self.stands_still != io.StoodStill():
             self._report(ev.NodeStandsStill(self.spec.name, self.stands_still.who, self.stands_still.workers))
         self._tell_preempted()
@@ -256,9 +269,10 @@ class Agent:
             self._stop(attempt, order.grace_ns, dump=order.dump, in_place=order.in_place)
 
     def _start(self, order: fx.StartReplica) -> None:
-        """Start a later attempt with new workers, or with the suspended ones of the replica's last attempt (R20).
+        """Start an attempt with new workers, or with the suspended ones of the replica's last attempt.
 
-        The start waits for dismissed workers. It is a `start_failed` if an attempt runs that has to end before.
+        An order for an attempt that is not later than the last is ignored (R20). The start is delayed while dismissed
+        workers end. It is refused, with a report of `start_failed`, if an attempt runs that has to end before.
         """
         before = self.attempts.get(order.replica)
         if before is not None and before.order.attempt >= order.attempt:
@@ -325,9 +339,9 @@ class Agent:
         suspended.check_elastic(attempt, self._report)
 
     def _worker_exited(self, attempt: Attempt, event: io.WorkerExited) -> None:
-        """Record the end of a worker, and of the attempt if no other runs on.
+        """Record the end of a worker; if all other workers have ended or are suspended, report the end of the attempt.
 
-        The first failure stops the others, which would wait for it for ever: in place, if they may leave.
+        The first failure of a worker stops the others, which would wait for it for ever: in place, if they may leave.
         """
         attempt.alive.pop(event.local_rank, None)
         attempt.has_obeyed |= event.was_stopping
@@ -355,7 +369,8 @@ class Agent:
     def _finish(self, attempt: Attempt) -> None:
         """Report the end of an attempt, all of whose workers have ended or are suspended.
 
-        ReplicaStopped if ordered before the first failure, agreed on by should_stop(), or suspended before (R16).
+        The report is ReplicaExited, with the failure if there is one. It is ReplicaStopped if the attempt had an order
+        to stop before its first failure, ended because should_stop() had returned True, or was suspended already (R16).
         """
         order, is_suspended, was_suspended = attempt.order, bool(attempt.alive), attempt.phase == "suspended"
         attempt.kill_at_ns = attempt.unkillable_at_ns = attempt.look_at_ns = None

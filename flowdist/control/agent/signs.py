@@ -1,7 +1,11 @@
-"""Signs of life of the workers of an attempt: progress, stalls, readiness, versions (R23), in ns of the agent's clock.
+"""Signs of life of the workers of an attempt: progress, stalls, readiness, versions (R23).
 
-The first version is reported at once, because a replica may be ready with it. Later ones follow at most once in a
-heartbeat, the newest alone: a thousand versions a second need no thousand lines in the journal.
+The functions record in the attempt what the agent has learned. The argument `report` sends an event to the controller.
+Times are on the agent's own clock, in ns.
+
+The first version that workers publish or acknowledge is reported at once, because a replica may be ready with it. Later
+ones follow at most once in a heartbeat, the newest of them alone: a role that publishes a thousand versions a second
+needs no thousand lines in the journal.
 """
 
 from __future__ import annotations
@@ -23,9 +27,11 @@ def progressed(
     heartbeat_ns: int,
     report: Reporter,
 ) -> None:
-    """Record a worker's step, or its count of steps, put off the next look for signs of life, and report or plan to.
+    """Record the step of a worker, or its count of steps, and put off the next look for signs of life.
 
-    Time spent on saving or restoring is no sign of life: a worker may save again and again and make no step.
+    It is reported now, or the time to do so is set. If the attempt had stalled, and nothing is missing any more, its
+    revival is reported. Time that a worker has spent on saving or restoring is recorded and reported in the same way;
+    it is no sign of life, as a worker may save again and again and make no step.
     """
     if isinstance(event, io.WorkerSpent):
         attempt.note_spent(event.on, event.ns, now)
@@ -92,8 +98,8 @@ def check_left(attempt: Attempt, report: Reporter) -> None:
 def _plan_report(attempt: Attempt, now: int, heartbeat_ns: int, report: Reporter) -> None:
     """Report the step of an attempt now, or set the time to do so; do nothing if the controller knows it.
 
-    After the first, at most one goes out for each heartbeat, and in a hundredth of the attempt's age: a job of days has
-    some hundred of each replica.
+    The first step is reported at once, then at most one for each heartbeat, and at most one in a hundredth of the age
+    of the attempt. So the journal of a job of days holds some hundred steps of each replica.
     """
     if not attempt.has_news:
         return
@@ -150,7 +156,13 @@ def report_step(attempt: Attempt, now: int, report: Reporter) -> None:
 
 
 def resend(attempt: Attempt, now: int, report: Reporter) -> None:
-    """Report again, after a join, what may be lost with the last connection and is not in the inventory."""
+    """Send the controller again, after the agent has joined, what it may not know of an attempt.
+
+    A report may have been lost with the last connection, and the inventory of the join does not hold these: the time
+    spent on saving and restoring, the step, checkpoints that were offered and not answered, a stall, that all workers
+    are in elastic code, that a worker outlives SIGKILL, that all have left the world at the agreed step. What is not
+    the case is not sent.
+    """
     key = (attempt.order.replica, attempt.order.attempt)
     attempt.spent_reported = {}
     _report_spent(attempt, report)
@@ -190,9 +202,11 @@ def check_ready(attempt: Attempt, report: Reporter) -> None:
 def note_version(
     attempt: Attempt, event: io.WorkerPublished | io.WorkerAcknowledged, now: int, graph: RoleGraph, report: Reporter
 ) -> None:
-    """Record a version, and report it now or set the time to do so; ignore what no role asks for.
+    """Record a version, and report it now or set the time to do so.
 
-    So are numbers out of range, and published ones that are not higher than the one before.
+    Nothing is recorded if no role asks for it: a published version of a role of which none needs versions, and an
+    acknowledged one of a role without `versions=`. A number out of range is ignored as well, and so is a published
+    version that is not higher than the one before.
     """
     if not 0 <= event.version <= VERSION_MAX:
         return

@@ -30,9 +30,10 @@ from flowdist.control.protocol.ids import NodeName
 
 
 class FailureDetector:
-    """Failure detector of all nodes of a job. Times are on the controller's clock, in ns; see `JobOptions`.
+    """Failure detector of all nodes of a job. Times are on the controller's clock, in ns.
 
-    A heartbeat only writes down a time. The heap may hold an earlier deadline, which is corrected at the top.
+    A heartbeat only writes down a time. The heap may hold an earlier deadline of the node, which is corrected when it
+    comes to the top: heartbeats are frequent, deadlines that matter are rare. The arguments are those of `JobOptions`.
     """
 
     def __init__(self, silent_after_ns: int, suspect_after_ns: int, heartbeat_ns: int) -> None:
@@ -48,7 +49,9 @@ class FailureDetector:
     def watch(self, node: NodeName, now: int, patience_ns: int = 0) -> None:
         """Begin to watch a node, or begin anew, as if it had sent a heartbeat now.
 
-        A controller that takes over has `patience_ns` for the first heartbeat: the node is suspected, without an event.
+        `patience_ns` is 0 for a node that has joined. A controller that takes over passes the time that it waits for
+        the first heartbeat of a node, if that is longer than usual. Such a node is suspected from the beginning,
+        without an event.
         """
         self._silent.pop(node, None)
         self._suspected.pop(node, None)
@@ -68,8 +71,9 @@ class FailureDetector:
     def heard(self, node: NodeName, now: int, answered_ns: int) -> list[NodeHeard]:
         """Record a heartbeat that arrives at `now`. Return NodeHeard if the node was suspected or silent, else nothing.
 
-        A silent node stays so until it joins, a suspected one until a fresh heartbeat: `answered_ns` is the time of the
-        last answer that the node had when it sent it.
+        A silent node stays silent, and a node that was never watched stays so: both have to join first. A suspected one
+        stays so if the heartbeat is not fresh: `answered_ns` is the time of the last answer that the node had when it
+        sent it.
         """
         if node in self._silent:
             return [NodeHeard(node)]

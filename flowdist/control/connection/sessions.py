@@ -1,7 +1,13 @@
-"""Sessions: what the messages of agents mean, whether they are late (R20), and what the controller answers.
+"""Sessions: what the messages of agents mean, and what the controller answers.
 
-Texts of agents are cut before they are recorded: they stay in the state, the journal and every reader, and what a
-worker printed, or a hostile host says, must not decide how much memory that takes.
+A driver, real or simulated, passes each message of an agent to `Sessions.hear`. It sends the answers that `hear`
+returns to that agent, and passes the events to the controller. The sessions decide whether a message is late (R20),
+when a node has to join anew, and how long a controller that has taken over waits for a node that it has not heard
+(R21).
+
+The texts that agents report are cut before they are recorded. A text stays in the state of the job, in each line of the
+journal that repeats it, and in every process that reads the journal. What a worker printed, or what a hostile host
+says, must not decide how much memory that takes.
 """
 
 from __future__ import annotations
@@ -56,7 +62,8 @@ class Received(msgspec.Struct, frozen=True):
 class Sessions:
     """The controller's side of the connections to all agents: their incarnations, and the failure `detector`.
 
-    Messages carry `epoch`, the number of this controller; an agent refuses a lower one than it has seen (R21).
+    Every message to agents carries `epoch`, the number of this controller among those of the job; an agent refuses a
+    lower one than it has seen (R21). `take_over` sets it anew.
     """
 
     def __init__(self, options: JobOptions, epoch: int = 1) -> None:
@@ -68,8 +75,10 @@ class Sessions:
     def take_over(self, job: JobState, now: int, far: Container[NodeName] = ()) -> ControllerStarted:
         """Begin a new epoch after a restart, watch every node that was up, and return the event to handle.
 
-        A node is up for as long as its agent may keep its workers without a controller, plus the margin (R21). On other
-        hosts (`far`) that is the lease: a refused connection proves nothing to their agents, so they fence at its end.
+        Such a node counts as up for as long as its agent may keep its workers without a controller: the longer of the
+        lease and `controller_outage`, plus the margin. Until then nothing that ran there is placed elsewhere (R21).
+        Nodes on other hosts (`far`) count as up for the lease plus the margin alone: a refused connection proves
+        nothing to their agents, so they fence when their present lease is over.
         """
         self.epoch = job.epoch + 1
         for name, node in job.nodes.items():
@@ -82,7 +91,9 @@ class Sessions:
     def hear(self, message: ToController, now: int) -> Received:
         """Record a message of an agent that arrives at `now` (ns). Return the answers and events that follow from it.
 
-        None follow from an earlier incarnation (R20), or a report of a node not watched; Rejoin answers its heartbeat.
+        Nothing follows from a message with an earlier incarnation than the last join of the node (R20), or from a
+        report of a node that is not watched. A heartbeat of such a node is answered by Rejoin. Texts of events are cut
+        (see `texts`).
         """
         node = message.node
         if message.incarnation < self._incarnations.get(node, 0):
@@ -125,9 +136,10 @@ class Sessions:
             self.detector.forget(event.node)
 
     def gone(self, node: NodeName, incarnation: int, cause: str) -> tuple[NodeGone, ...]:
-        """Stop watching a node whose death, by `cause`, its guardian has proven, and return the event that says so.
+        """Stop watching a node whose death its guardian has proven (DeathProof), and return the event that says so.
 
-        None if a later incarnation than the last that the guardian knows of has joined: the proof is late (R20).
+        `incarnation` is that of the last agent that the guardian knows of, and `cause` how it ended. Nothing is
+        returned if a later incarnation has joined: the proof is late (R20).
         """
         if incarnation < self._incarnations.get(node, 0):
             return ()

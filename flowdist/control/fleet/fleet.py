@@ -1,7 +1,19 @@
 """The fleet: compares the members that a job needs with those that its engine shows, and orders what is missing.
 
-A driver saves `state` before it carries out the orders, so that one that dies in between repeats nothing. Who cancels
-members by the engine's own means wants fewer, until a role is scaled. What is about to leave is replaced first.
+The machine does no I/O and reads no clock. A driver calls `look` every second with what it sees, saves `state`, and
+only then carries out the orders: a driver that dies in between repeats nothing.
+
+When is a member replaced?
+
+* Its node is lost for `REPLACE_NS`. The engine may notice that much later, or never: the member is cancelled, and its
+  replacement avoids the host.
+* It is over, except if the flowdist job is over or somebody cancelled it by the engine's own means. That person wants
+  fewer members, and would cancel each replacement, too. Scaling a role, to its present size or to another, says that
+  its members are wanted again.
+* It is about to leave: the engine drains its host, its time limit comes, or its node is cordoned. The replacement is
+  submitted first, and the member is cancelled when nothing runs on its node any more.
+
+Members that end before they have joined are replaced ever more slowly, because the cause is rarely gone a second later.
 """
 
 from __future__ import annotations
@@ -207,7 +219,8 @@ class Fleet:
     def _let_go(self, member: Member, node: NodeSeen, has_all: bool, now: int) -> Iterator[Order]:
         """Empty the node of a member that is to be replaced, and cancel the member once nothing runs there.
 
-        A cordoned node is left alone until it is empty: what runs there may finish. `has_all`: the pool needs no more.
+        A cordoned node is left alone until it is empty: what runs there may finish. `has_all` says that the pool has
+        all the members that it needs besides this one.
         """
         if not node.replicas and (has_all or node.is_leaving):
             member.ended = member.leaving

@@ -1,5 +1,6 @@
 """Failures and their consequences: causes, restart sets, charges, back-off, and the end of the job.
 
-Every failure is judged once (R5 to R12), and all of a restart set has ended or is suspended before any of it starts
-(R6). The folder must not choose nodes or start worlds: `placement` and `membership` do.
+This folder judges every failure once: which incident it belongs to, what restarts, which role is charged (R5 to R12).
+It promises that every worker of a restart set has ended or is suspended before any of them starts again (R6). It must
+not choose nodes, which is the task of `placement`, or start worlds, which is the task of `membership`.
 """

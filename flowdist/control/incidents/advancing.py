@@ -28,10 +28,14 @@ def advance(job: JobState, names: Iterable[WorldName]) -> None:
 
 
 def _advance_incident(job: JobState, incident: Incident, changed: list[WorldName]) -> None:
-    """Advance one open incident: let its restart set start when all of it has stopped (R6), or close the incident.
+    """Advance one open incident: let its restart set start, or close the incident.
 
-    `incident.awaited` has the worlds that are still waited for. Only its first one is looked at, so that an event costs
-    the same in an incident of ten worlds and of thousands.
+    Failures that wait for the last steps of their world are judged as soon as the world has stopped. In the phase
+    "stopping", wait until no replica of the restart set is live and no deferred failure blocks a restart. Then judge
+    the failures that are still deferred, and turn to the phase "starting" (R6). In the phase "starting", reset each
+    changed world that has stopped, and close the incident when all of its worlds are settled. `incident.awaited` has
+    the worlds that are still waited for. Only its first one is looked at, so that an event costs the same in an
+    incident of ten worlds and of thousands.
     """
     if any(each.awaits_steps for each in incident.deferred):
         conclude_resolved(job, incident)
@@ -57,7 +61,10 @@ def _advance_incident(job: JobState, incident: Incident, changed: list[WorldName
 
 
 def _reset_if_gone(job: JobState, world: World) -> None:
-    """Reset a stopping world in which nothing is live: it waits again, or ends; seats to leave are free."""
+    """Reset a stopping world in which nothing is live, so that it waits again, or ends if it retires for good.
+
+    The store of the world is closed. Each replica that has to leave its node, or whose world retires, loses its seat.
+    """
     if world.phase != "stopping" or world.live:
         return
     members = job.members_of(world)
@@ -88,7 +95,9 @@ def _loses_its_seat(job: JobState, replica: Replica, name: NodeName | None) -> b
 def _is_settled(job: JobState, world: World) -> bool:
     """Return whether the incident of this world, in the phase "starting", need not wait for the world any longer.
 
-    A waiting replica without gang is settled if its role has its minimum: its seat may never be free.
+    A world is settled when it has ended, and when each of its members runs (and is ready, if its role has a readiness
+    check) or has succeeded. A waiting replica of a role without a gang is settled without a node, too, if its role has
+    its minimum: the incident does not wait for a seat that may never be free.
     """
     if world.phase == "running":
         counts, roles = world.counts, job.roles_of(world)

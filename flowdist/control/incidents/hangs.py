@@ -1,7 +1,24 @@
-"""Hangs: a replica without a sign of life fails, and its world restarts (R15). Agents report; this module decides.
+"""Hangs: a replica without a sign of life fails, and its world restarts (R15).
 
-One rank that hangs stalls all others, so the least advanced is judged `cause_window` after the first report. A world
-has stalled by output only if no member prints: many programs print on one rank alone.
+Agents measure and report; this module decides. In a gang one rank that hangs stalls all others, so the first report
+does not decide: `cause_window` later, the least advanced of the stalled replicas is judged to hang. A world has stalled
+by output only when none of its members prints any more, because many programs print on one rank alone. That holds from
+the start: a world that is silent before its first step hangs as well. A role with a longer start that is silent has a
+`start_timeout`, and until something is seen of a replica of it, that alone counts.
+
+Where ranks wait for each other after the last report of a step, all are at the same step. Then the state of their
+processes tells: one that is stopped (SIGSTOP, a debugger) or a zombie cannot go on, wherever the others are, and of
+equals it is one in uninterruptible sleep, as on a file server that does not answer. If that leaves more than one, the
+world has failed, and nobody is blamed: neither a replica nor its node (R22). The budget of the role pays, because
+something of it hangs.
+
+A process group may notice a hang first. It gives up the collective for which the rank that hangs never came, and so a
+healthy peer fails. Such a failure is judged when all of its world has stopped, because agents report the last step of
+an attempt with its end:
+
+    0 s      trainer/1 hangs at step 7; the others do step 8, and wait for it in a collective
+    600 s    the collective of trainer/0 times out: trainer/0 fails, and all of trainer is ordered to stop
+    602 s    trainer/1 has been killed: it is behind trainer/0, so it has failed, of kind "hang", at 600 s
 """
 
 from __future__ import annotations
@@ -23,9 +40,10 @@ NAMES_MAX = 4  # of replicas, in one line
 
 
 def note_stalled(job: JobState, replica: Replica, event: ReplicaStalled) -> None:
-    """Record that a replica that runs has stalled. If its world counts as stalled, set the deadline of `judge_hang`.
+    """Record the report that a replica has stalled. If its world counts as stalled, set the deadline for `judge_hang`.
 
-    It comes `cause_window` later, so that the other members have time to report as well.
+    The deadline comes `cause_window` later, so that the other members have time to report as well. A replica that does
+    not run, or has an order to stop, is ignored.
     """
     if not replica.is_up:
         return
@@ -50,10 +68,11 @@ def _has_stalled(world: World) -> bool:
 
 
 def judge_hang(job: JobState, world: World) -> None:
-    """Record that the least advanced stalled replica of a world that still counts as stalled failed, as a "hang".
+    """Record that the world's least advanced stalled replica failed, of kind "hang", at the hang deadline of the world.
 
-    Members write their stacks when stopped. If several are the least, nobody is blamed (R22): the role's budget pays.
-    The deadline is put off if the node of a member has not joined since a controller took over.
+    The world is marked, so that its members write their stacks when they are stopped. Nothing happens if the world does
+    not count as stalled any more. If the node of a member has not joined since a controller took over, the deadline is
+    put off.
     """
     if not _has_stalled(world):
         return
@@ -80,11 +99,7 @@ def judge_hang(job: JobState, world: World) -> None:
 
 
 def _suspicion(replica: Replica) -> tuple[bool, bool, int, bool]:
-    """Return a sort key of a stalled replica: the one with the least hangs most likely, one without output last.
-
-    A stopped process or a zombie cannot go on, wherever the others are. Of equals it is one in uninterruptible sleep,
-    as on a file server that does not answer.
-    """
+    """Return a sort key of a stalled replica: the one with the least hangs most likely, one without output last."""
     stands = replica.stalled_as in ("stopped", "zombie")
     return not stands, replica.stalled == "output", replica.step, replica.stalled_as != "uninterruptible"
 
@@ -100,7 +115,11 @@ def _undecided(suspects: list[Replica]) -> str:
 
 
 def awaits_steps(job: JobState, failure: Failure) -> bool:
-    """Return whether a failure's culprit is to be found by steps first: a collective timed out; a peer may hang."""
+    """Return whether the culprit of a failure has to be found first: a collective timed out, and a peer may hang.
+
+    That needs the steps of the failed replica and of a peer that is live. A replica that had an order to stop when it
+    failed does not count.
+    """
     replica = job.replicas[failure.replica]
     if not failure.has_timed_out or failure.was_told or replica.step < 0:
         return False
@@ -110,8 +129,10 @@ def awaits_steps(job: JobState, failure: Failure) -> bool:
 def name_culprit(job: JobState, incident: Incident, deferred: Deferred) -> Failure:
     """Return the failure to judge for a deferred one: that of the rank that hangs, if a collective timed out (R15).
 
-    That is the member furthest behind, if behind the one that failed; of equals one that had to be stopped; of several
-    such, none is blamed. Nothing of the world is live by then: agents report the last step with the end of an attempt.
+    The culprit is the member that is furthest behind, if it is behind the one that failed. Of equals it is one that had
+    to be stopped; of several such, none is blamed. A member that reported no step, or has succeeded, is not considered.
+    The incident that the failure has opened gets the name of the culprit; any other failure is returned as it is.
+    Nothing of the world is live by then.
     """
     failure = deferred.failure
     replica = job.replicas[failure.replica]

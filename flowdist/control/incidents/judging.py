@@ -1,7 +1,9 @@
 """The one place where recorded failures and losses are judged, each once, in the order in which they were recorded.
 
-What a failure blocks is stopped at once. With suspects (`suspects.py`) its judgement waits until they are resolved, if
-a budget, role or job would pay. It is: restart, end the job or the replica, or nothing if a suspect is lost.
+A failure that no budget, role or job pays for is judged at once, and so is one without suspects (`suspects.py`). What
+must not wait is done at once as well: the worlds that a failure blocks are stopped. The judgement of a failure with
+suspects waits until these have answered, were heard, or are lost. Then it is one of: restart at the cost of a budget,
+end the job, end the replica, or, if a suspect is lost, nothing at all.
 """
 
 from __future__ import annotations
@@ -41,8 +43,9 @@ from flowdist.graph import format_duration
 def judge_failure(job: JobState, failure: Failure) -> None:
     """Judge a failure now, or defer it if a node, a peer or an upstream role may still turn out to be its cause.
 
-    What it blocks is stopped at once. An open incident that has restarted the replica closes: the failure is a new one.
-    In a world that retires a failure is a stop like any other, unless a rule ends the job or the replica (R16).
+    Either way, what the failure blocks is stopped at once. If the open incident of its world has restarted the replica
+    already, the failure is a new one, and that incident closes. Of a world that was ordered to stop and is not to run
+    again, a failure is a stop like any other, unless a rule ends the job or the replica (R16).
     """
     replica = job.replicas[failure.replica]
     if failure.was_told and job.worlds[replica.world].retiring and judge(job, failure, caused=True).action == "restart":
@@ -62,9 +65,10 @@ def judge_failure(job: JobState, failure: Failure) -> None:
 
 
 def _leave_restarted(job: JobState, replica: Replica) -> Incident | None:
-    """Close the open incident of the replica's world, if it has restarted the replica already.
+    """Close the open incident of the replica's world, if that incident has restarted the replica already.
 
-    Return a copy with the deferred failures and suspects that it had, for `_hand_over`; None if none was closed.
+    Return a copy of the incident with the deferred failures and suspects that it had before, for `_hand_over`; None if
+    no incident was closed.
     """
     number = job.worlds[replica.world].incident
     if number is None or replica.id not in job.incident(number).restarted:
@@ -78,9 +82,10 @@ def _leave_restarted(job: JobState, replica: Replica) -> Incident | None:
 
 
 def _hand_over(job: JobState, left: Incident) -> None:
-    """Give the unfinished work of a closed incident, `left`, to open ones; do nothing if the job ends.
+    """Give the unfinished work of a closed incident to open ones; do nothing if the job ends.
 
-    Worlds that still stop get a free one. Deferred failures go, with suspects, to the open one of their world.
+    Its worlds that still stop, and are in no open incident, get a free one. Each of its deferred failures goes to the
+    open incident of the failed replica's world, with the suspects. `left` is what `_leave_restarted` has returned.
     """
     if job.ending is not None:
         return
@@ -130,8 +135,10 @@ def _defer(
 ) -> None:
     """Add a failure to those that are judged later, and stop what it blocks at once.
 
-    That is the restart set if a budget may pay, else its world. `verdict` is that if no suspect is lost. `may_be_peer`:
-    another member of the world may hang; the world writes its stacks when it is stopped (R15).
+    That is the restart set if a budget is expected to pay for a restart, else the world of the failure alone. Without
+    an open incident `part_of` that it belongs to, the failure opens one. `verdict` is that if no suspect is lost;
+    `suspects` may be empty if the judgement waits for something else. `may_be_peer`: another member of the world may
+    hang; the world writes its stacks when it is stopped (R15).
     """
     is_final = verdict.action != "restart"
     awaits_upstream = _may_be_excused(job, failure, verdict)
@@ -191,7 +198,8 @@ def _conclude(job: JobState, failure: Failure, part_of: Incident | None, verdict
 def _is_apart(incident: Incident, worlds: Iterable[WorldName]) -> bool:
     """Return whether these worlds can restart without those of an incident, which is starting its own again.
 
-    Else (R6) a service whose gate says "reconnect" would be stopped once more because its callers fail.
+    They were not ordered to stop with them, as a caller of a service whose gate says "reconnect". If they joined the
+    incident, all of it would have to stop once more (R6): the service would be stopped again because its callers fail.
     """
     return incident.phase == "starting" and incident.worlds.keys().isdisjoint(worlds)
 
@@ -199,8 +207,9 @@ def _is_apart(incident: Incident, worlds: Iterable[WorldName]) -> bool:
 def _end(job: JobState, failure: Failure, verdict: Verdict, number: int, because: str = "") -> None:
     """Carry out a verdict after which the replica does not run again: fail the job, or end the replica ("ignore").
 
-    The job fails for an earlier incident than `number` if one would fail it, too (R18). `because` says what has cleared
-    the suspects; empty if the failure was not deferred.
+    If a deferred failure of an earlier incident would fail the job as well, the job fails for that one (R18). `number`
+    is that of its incident, or of the next one if it opened none. `because` says what has made clear that no suspect is
+    lost; empty if the failure was not deferred.
     """
     if verdict.action == "ignore":
         says = f"{because}: " if because else ""
@@ -235,7 +244,11 @@ def judge_answer(job: JobState, replica: Replica) -> None:
 
 
 def judge_unanswered(job: JobState, incident: Incident) -> None:
-    """Judge deferred failures at the answer deadline, unless a suspected node is in question; else set the next one."""
+    """Judge the deferred failures of an incident at its answer deadline, as far as no suspected node is in question.
+
+    A node that is not suspected by then has sent a heartbeat since the failure. If failures remain, the next deadline
+    is set.
+    """
     conclude_resolved(job, incident)
     if incident.deferred:
         renew_deadline(job, incident)
@@ -250,10 +263,11 @@ def conclude_resolved(job: JobState, incident: Incident, because: str = "") -> N
 
 
 def conclude_deferred(job: JobState, incident: Incident, resolved: Iterable[Deferred], because: str = "") -> None:
-    """Remove `resolved`, the first deferred failures of the incident, and judge each as of its own time.
+    """Remove failures from the deferred ones of the incident, and judge each as of the time at which it happened.
 
-    One whose world has left the incident is dropped, and so are all after one that ends the job. One of which an
-    upstream may still be the cause is deferred again. `because` says what has resolved them, or nothing.
+    A failure whose world has left the incident meanwhile is dropped. One of which an upstream may still turn out to be
+    the cause is deferred again. Once one of them ends the job, the rest is dropped. `resolved` are the first of
+    `incident.deferred`, in their order; `because` says what has resolved them, or nothing.
     """
     known = list(resolved)
     if not known:
@@ -303,7 +317,8 @@ def _restart_deferred(
 def judge_loss(job: JobState, loss: Loss) -> None:
     """Judge a loss: drop the deferred failures that follow from it, and restart what was lost, in one incident (R8).
 
-    A lost replica that had an order to stop is left out, unless the order was given because of such a failure.
+    A lost replica that had an order to stop is left out, unless the order was given because of such a failure. Failures
+    of other incidents that have no suspect any more are judged. While the job ends, nothing restarts.
     """
     peers = _drop_followers(job, loss)
     lost = [each for each in loss.lost if not each.was_told or job.replicas[each.replica].world in peers]

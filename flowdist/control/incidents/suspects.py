@@ -75,9 +75,10 @@ def note_heard(job: JobState, event: NodeHeard) -> None:
 
 
 def clear(job: JobState, incident: Incident, name: NodeName, up_ns: int) -> bool:
-    """Clear a node, which ran what it ran at `up_ns`, of suspicion in the incident; return whether it is cleared.
+    """Clear a node, which ran what it ran at the time `up_ns`, of suspicion in the incident; return whether it is.
 
-    Not if a failure came later: the node may have fenced since, with this sign on its way. The deadline decides then.
+    It is not if a failure came later than that: the node may have fenced in between, and this sign of it was on its way
+    since. Then the answer deadline decides.
     """
     if name not in incident.suspects:
         return False
@@ -90,9 +91,10 @@ def clear(job: JobState, incident: Incident, name: NodeName, up_ns: int) -> bool
 
 
 def suspects_of(job: JobState, failure: Failure, verdict: Verdict, part_of: Incident | None) -> list[NodeName]:
-    """Return the nodes whose loss, not known yet, may have caused the failure, besides the suspects of `part_of`.
+    """Return the nodes that may have caused the failure by their loss, while it is not known whether they are lost.
 
-    Without any, the failure can be judged at once. `verdict` is what follows if none of them is lost.
+    Without any, the failure can be judged at once. The state has the failure already; `verdict` is what follows if none
+    of them is lost. Nodes of the open incident `part_of`, if any, are suspects already.
     """
     replica = job.replicas[failure.replica]
     rule = matching_rule(job.role_of(failure.replica).spec.restart, failure)
@@ -114,7 +116,11 @@ def suspects_of(job: JobState, failure: Failure, verdict: Verdict, part_of: Inci
 
 
 def awaited_nodes(job: JobState, incident: Incident) -> list[NodeName]:
-    """Return the suspects to resolve before a restart: all if a failure is final; others answer while the set stops."""
+    """Return the suspects of the incident that have to be resolved before it may restart its worlds.
+
+    These are all of them if a deferred failure would end the job or its replica. Otherwise only the suspected ones
+    count: the others answer while the restart set stops.
+    """
     if any(each.is_final for each in incident.deferred):
         return list(incident.suspects)
     return [name for name in incident.suspects if name in job.suspected]
@@ -139,8 +145,8 @@ def may_follow(job: JobState, replica: Replica, lost: Iterable[ReplicaId]) -> bo
 def _died_first(job: JobState, replica: Replica, part_of: Incident | None) -> list[Replica]:
     """Return the peers and upstream replicas whose end, before that of `replica`, may be the cause of its failure.
 
-    All of a large world may fail at once. After its first failure in the incident only the replicas on the node of that
-    one are returned, as the others are suspects already.
+    All of a large world may fail at once. Its first failure in the incident makes suspects of the nodes of all others;
+    for a later failure only the replicas on the node of that first one are returned, the others being suspects already.
     """
     world = job.worlds[replica.world]
     upstream = {name: None for role in job.roles_of(world) for name in role.upstream}
@@ -154,7 +160,8 @@ def _died_first(job: JobState, replica: Replica, part_of: Incident | None) -> li
 def defer(job: JobState, incident: Incident, deferred: Deferred, nodes: Iterable[NodeName]) -> None:
     """Add a failure to the deferred ones of the incident, and these nodes to its suspects; set the answer deadline.
 
-    A node stays suspect since it first was. No deadline if all are suspected: such a node is heard or lost in the end.
+    A node that is a suspect already keeps the time since which it is one. No deadline is set while every suspect is
+    suspected: such a node is heard or lost in the end.
     """
     failure = deferred.failure
     insort(incident.deferred, deferred, key=lambda each: each.failure.at_ns)
@@ -196,7 +203,8 @@ def drop(job: JobState, incident: Incident, deferred: Deferred, cause: str) -> N
 def has_answered(job: JobState, incident: Incident, replica: Replica) -> bool:
     """Return whether the end of a replica's attempt is the answer of its node: nothing else of the incident runs there.
 
-    That is never so of a suspected node: the report may have been on its way for long, so that a heartbeat is needed.
+    The report of the end shows that the node was not lost. From a suspected node it does not: the report may have been
+    on its way for long, so that a heartbeat is needed.
     """
     if replica.node is None or replica.node in job.suspected:
         return False
@@ -207,7 +215,10 @@ def has_answered(job: JobState, incident: Incident, replica: Replica) -> bool:
 def is_resolved(job: JobState, incident: Incident, deferred: Deferred) -> bool:
     """Return whether a deferred failure can be judged: no node that was a suspect when it happened is in question.
 
-    After the answer deadline only suspected nodes are. If a peer may be the culprit, its world stops first (R15).
+    If a peer may be the culprit, all of the world has to stop first (R15).
+
+    Before the answer deadline each of these nodes has to answer, or be heard or lost. After it, only nodes that are
+    still suspected are in question.
     """
     at_ns = deferred.failure.at_ns
     if deferred.awaits_steps and job.worlds[job.replicas[deferred.failure.replica].world].live:
@@ -221,7 +232,8 @@ def is_resolved(job: JobState, incident: Incident, deferred: Deferred) -> bool:
 def renew_deadline(job: JobState, incident: Incident) -> None:
     """Set the next answer deadline of the incident, after one has passed.
 
-    After the last one, clear every suspect that is not suspected: that node has sent a heartbeat since.
+    Once the deadlines of all its failures have passed, clear every suspect that is not suspected: that node has sent a
+    heartbeat since.
     """
     dues = [due for each in incident.deferred if (due := _due(job, incident, each)) > job.now]
     if dues:
