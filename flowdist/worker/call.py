@@ -7,7 +7,7 @@ import sys
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
-from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from types import AsyncGeneratorType, CoroutineType, GeneratorType, ModuleType
 
 SUSPENDED = (CoroutineType, GeneratorType, AsyncGeneratorType)  # a function that returns one of these has not run yet
 
@@ -25,12 +25,7 @@ def main(target: str, folder: str = "") -> None:
     place, _, name = target.rpartition(":")
     if "/" in place:
         sys.path[0] = str(Path(place).parent)
-        loader = SourceFileLoader(Path(place).stem, place)
-        spec = spec_from_loader(loader.name, loader)
-        assert spec is not None
-        module = module_from_spec(spec)
-        sys.modules[spec.name] = module
-        loader.exec_module(module)
+        module = import_file(place, Path(place).stem)
     else:
         if folder:
             sys.path[0] = folder
@@ -40,6 +35,17 @@ def main(target: str, folder: str = "") -> None:
         returned.close()  # else Python also warns that it was never awaited
     if isinstance(returned, SUSPENDED):
         raise SystemExit(f"{target} returned a {type(returned).__name__}: nothing of it has run")
+
+
+def import_file(path: str, name: str) -> ModuleType:
+    """Import a file of Python code, whatever its suffix, as a module of this name."""
+    loader = SourceFileLoader(name, path)
+    spec = spec_from_loader(name, loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    sys.modules[name] = module
+    loader.exec_module(module)
+    return module
 
 
 if __name__ == "__main__":

@@ -197,6 +197,15 @@ def _address_of(fields: Fields, wanted: Wanted, value: Any) -> str:
     return f"{file}:{name}"
 
 
+def _help(wanted: Wanted, text: str) -> str:
+    """Return what to write instead of a text that is no `module:name`."""
+    start, _, last = text.rpartition(".")
+    if start and ":" not in text and text.replace(".", "").isidentifier():
+        return f'did you mean "{start}:{last}"?'
+    is_command = wanted is FUNCTION and " " in text.strip()
+    return f"{wanted.help}; a command line is written as command={text!r}" if is_command else wanted.help
+
+
 def _definition_of(fields: Fields, wanted: Wanted, text: str, folder: Path) -> Any:
     """Return the syntax node that defines `module:name`, from the source of the module.
 
@@ -205,12 +214,7 @@ def _definition_of(fields: Fields, wanted: Wanted, text: str, folder: Path) -> A
     """
     module, _, name = text.partition(":")
     if not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
-        start, dot, last = text.rpartition(".")
-        is_dotted = dot and ":" not in text and text.replace(".", "").isidentifier()
-        help = f'did you mean "{start}:{last}"?' if is_dotted else wanted.help
-        if wanted is FUNCTION and " " in text.strip():
-            help = f"{wanted.help}; a command line is written as command={text!r}"
-        fields.error(wanted.code, wanted.argument, f"{wanted.argument}={text!r} cannot be read", help)
+        fields.error(wanted.code, wanted.argument, f"{wanted.argument}={text!r} cannot be read", _help(wanted, text))
         return None
     if module in sys.builtin_module_names:
         return None

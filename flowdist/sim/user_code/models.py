@@ -14,8 +14,6 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -36,6 +34,7 @@ from flowdist.sim.user_code.played import ModelError, Played, PlayedStep
 from flowdist.sim.user_code.saves import Saves, Writer
 from flowdist.sim.user_code.workload import WorldModel
 from flowdist.worker.api import peers_among
+from flowdist.worker.call import import_file
 
 OLD_CHECKPOINT = "old checkpoint"  # the property that each restore begins at the latest checkpoint
 WRITTEN = 4, 5  # all ranks have written their parts after 4/5 of a checkpoint's time; they publish in the rest
@@ -435,7 +434,7 @@ def _module(place: str, folder: str) -> ModuleType:
     sys.path.insert(0, str(Path(place).parent) if is_file else folder)
     hidden = _strangers(folder) if not is_file else {}
     try:
-        return _execute(Path(place)) if is_file else importlib.import_module(place)
+        return import_file(place, f"flowdist_model_{Path(place).stem}") if is_file else importlib.import_module(place)
     finally:
         sys.path[:] = before
         sys.modules.update(hidden)
@@ -451,13 +450,3 @@ def _strangers(folder: str) -> dict[str, ModuleType]:
             if Path(file).parent != Path(folder):
                 hidden[name] = sys.modules.pop(name)
     return hidden
-
-
-def _execute(path: Path) -> ModuleType:
-    loader = SourceFileLoader(f"flowdist_model_{path.stem}", str(path))
-    spec = spec_from_loader(loader.name, loader)
-    assert spec is not None
-    module = module_from_spec(spec)
-    sys.modules[loader.name] = module
-    loader.exec_module(module)
-    return module
