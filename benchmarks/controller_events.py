@@ -263,7 +263,7 @@ def heartbeats(n: int) -> Cost:
         start = time.process_time()
         for beat in beats:
             sessions.hear(beat, now)
-            sessions.deadline()
+            sessions.detector.deadline()
         cost.seconds += time.process_time() - start
         cost.events += n
     return cost

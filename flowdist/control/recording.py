@@ -27,6 +27,8 @@ def record(job: JobState, event: ev.Event) -> None:
             _record_of_replica(job, replica, event)
         return
     match event:
+        case ev.CheckpointOffered():  # before the others, because it comes most often
+            job.facts.append(event)
         case ev.NodeJoined():
             for item in join(job, event):
                 _record_item(job, item)

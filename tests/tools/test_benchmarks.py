@@ -29,3 +29,12 @@ def test_the_steps_of_an_example_count_although_it_tells_nothing_else(
     subprocess.run(command, env={**job.env, "RANK": "0", "WORLD_SIZE": "1"}, check=True)
     (stamps,) = launchers.steps_after(job.look(), 0, 1).values()
     assert stamps["group"] < stamps["step"]
+
+
+@pytest.mark.parametrize(
+    "command", ["controller_events.py --nodes 10 --repeats 1", "check_large.py --runs 1", "simulate_hour.py"]
+)
+def test_a_benchmark_of_the_pure_parts_runs_to_its_end(command: str) -> None:
+    program, *arguments = command.split()
+    done = subprocess.run([sys.executable, str(BENCHMARKS / program), *arguments], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout, done.stderr

@@ -210,7 +210,9 @@ def _unseated(job: JobState, role: Role, leaving: Collection[NodeName] = ()) -> 
     """Return the replicas that need a seat for the role's minimum, lowest first; those on `leaving` need another."""
     own = [each.index for name in leaving for each in job.nodes[name].replicas if each.role == role.spec.name]
     missing = role.spec.min_replicas - role.occupied + len(own)
-    return [role.replicas[index] for index in islice(heapq.merge(role.vacant, sorted(own)), max(0, missing))]
+    if missing <= 0:
+        return []
+    return [role.replicas[index] for index in islice(heapq.merge(role.vacant, sorted(own)), missing)]
 
 
 def short_roles(job: JobState, leaving: Collection[NodeName]) -> dict[str, list[ReplicaId]]:

@@ -66,7 +66,11 @@ class Queue:
 
     def after(self, delay: int, action: Action, *args: Any) -> None:
         """Plan the call `action(*args)` in `delay` ns. A negative delay means now."""
-        self.at(self.now + delay, action, *args)
+        if delay > 0:
+            self._serial += 1
+            heappush(self._heap, (self.now + delay, self._serial, action, args))
+        else:
+            self.at(self.now, action, *args)
 
     @property
     def planned(self) -> int:
@@ -107,9 +111,12 @@ class Queue:
                     time, tie, action, args = heappushpop(heap, (time, _place(schedule, tie), action, args))
             self.now = time
             self.handled += 1
-            self._chain = chains.pop(tie & SERIAL, 0) if chains else 0
-            if self._chain > STANDSTILL - NAMED_LAST:
-                self._note_standstill(action)
+            if chains:  # few actions are planned for their own moment: the others cost nothing here
+                self._chain = chains.pop(tie & SERIAL, 0)
+                if self._chain > STANDSTILL - NAMED_LAST:
+                    self._note_standstill(action)
+            elif self._chain:
+                self._chain = 0
             action(*args)
 
     def _note_standstill(self, action: Action) -> None:
