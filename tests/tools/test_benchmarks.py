@@ -36,5 +36,7 @@ def test_the_steps_of_an_example_count_although_it_tells_nothing_else(
 )
 def test_a_benchmark_of_the_pure_parts_runs_to_its_end(command: str) -> None:
     program, *arguments = command.split()
-    done = subprocess.run([sys.executable, str(BENCHMARKS / program), *arguments], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / program), *arguments], check=False, capture_output=True, text=True
+    )
     assert done.returncode == 0 and done.stdout, done.stderr
