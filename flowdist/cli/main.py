@@ -9,13 +9,12 @@ import os
 import pkgutil
 import signal
 import sys
-from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TextIO
 
 import click
 
 from flowdist import __version__
-from flowdist.cli.shared.common import COMPLETION, fail
+from flowdist.cli import COMPLETION
 from flowdist.errors import FlowdistError
 from flowdist.runtime.replaced import replacement
 from flowdist.text.streams import open_closed_streams, print_printable_only
@@ -117,15 +116,15 @@ class _LazyGroup(click.Group):
             usage = error.ctx.command_path if error.ctx is not None else "flowdist"
             help: str = getattr(error, "help", "")  # of an `UnknownOption`
             message = error.message if help else error.format_message()
-            fail(FlowdistError(message, help=help or f"see {usage} --help"), as_json=True)
+            _fail(FlowdistError(message, help=help or f"see {usage} --help"), as_json=True)
         except KeyboardInterrupt:  # while the verb is imported: click would say "Aborted!", and end with 1
             sys.exit(130)
         except EOFError as error:  # likewise
             if "marshal" not in str(error):
                 raise
             damaged = "a compiled module is cut off, as a full disk leaves it"
-            help = f"delete the folders __pycache__ below {Path(__file__).parents[1]}"
-            fail(FlowdistError(damaged, help=help), as_json=ctx.meta[AS_JSON])
+            help = f"delete the folders __pycache__ below {__file__.rpartition('/cli/')[0]}"
+            _fail(FlowdistError(damaged, help=help), as_json=ctx.meta[AS_JSON])
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the verbs for --help, under the headings of `VERBS`."""
@@ -142,6 +141,12 @@ class _LazyGroup(click.Group):
         if args and not args[0].startswith("-") and args[0] not in VERBS:
             raise click.UsageError(f"no such command {args[0]!r}; {_meant(*args)}", ctx)
         return super().resolve_command(ctx, args)
+
+
+def _fail(error: FlowdistError, *, as_json: bool) -> NoReturn:
+    from flowdist.cli.shared.common import fail  # json and pathlib: not needed by --help
+
+    fail(error, as_json=as_json)
 
 
 def _meant(word: str, *words: str) -> str:
@@ -214,6 +219,7 @@ def _flush(stream: TextIO) -> OSError | None:
         pass
     except ValueError:  # it is closed
         return None
-    with Path(os.devnull).open("wb") as nowhere:
-        os.dup2(nowhere.fileno(), stream.fileno())
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
     return lost

@@ -6,18 +6,16 @@ errors that follow from that name a module or an argument, and not their cause.
 
 from __future__ import annotations
 
+import os
 import re
-from pathlib import Path
 
-from flowdist._version import __version__
-
-_FILE = Path(__file__).parents[1] / "_version.py"
+from flowdist import _version
 
 
 def _identity() -> tuple[int, int] | None:
     """Return what tells the file of the version from one that is written in its place; None: there is no such file."""
     try:
-        found = _FILE.stat()
+        found = os.stat(_version.__file__)  # noqa: PTH116  # pathlib is not needed by --help
     except OSError:
         return None
     return found.st_ino, found.st_mtime_ns
@@ -32,8 +30,9 @@ def replacement() -> str:
     if now == _BEGAN:
         return ""
     try:
-        found = re.search('__version__ = "(.+)"', _FILE.read_text(encoding="utf-8"))
+        with open(_version.__file__, encoding="utf-8") as file:  # noqa: PTH123
+            found = re.search('__version__ = "(.+)"', file.read())
     except (OSError, UnicodeDecodeError):
         found = None
     installed = f"{found[1]} is installed now" if found else "none is installed now"
-    return f"a package that was replaced meanwhile: flowdist {__version__} was started, and {installed}"
+    return f"a package that was replaced meanwhile: flowdist {_version.__version__} was started, and {installed}"

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
+from flowdist.cli import COMPLETION
 from flowdist.cli.run.execution import RunSettings, cold_option, execute, interface_option, needs_linux, with_cold
 from flowdist.cli.run.hosts import meet
-from flowdist.cli.shared.common import COMPLETION, paint, show_problems, verb
+from flowdist.cli.shared.common import paint, show_problems, verb
 from flowdist.cli.shared.options import options_with_values
 from flowdist.dsl.load import compile_loaded
 from flowdist.errors import FlowdistError

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from flowdist.graph import RoleGraph
     from flowdist.record.journal import Line
 
-COMPLETION = "_FLOWDIST_COMPLETE"  # a shell sets it to complete what the user types: docs/install.md
 F = TypeVar("F", bound=Callable[..., Any])
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # the user can put these right, and those of a limit
 _LIMITS = {
