@@ -48,6 +48,7 @@ from flowdist.runtime.prefix.worker import (
     count_steps,
     die_with_parent,
     high_copy,
+    import_counter,
 )
 
 TYPE_CHECKING = False
@@ -301,6 +302,7 @@ class Prefix:
 
     def _freeze(self) -> None:
         """Have workers share the objects that exist now, and note which of these hold a wrapped function."""
+        import_counter()
         self._watch.note_holders()
         gc.freeze()  # objects stay in pages that all workers share
 

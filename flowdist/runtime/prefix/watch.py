@@ -109,7 +109,8 @@ class Watch:
         self._thresholds: tuple[int, int, int] | None = None  # of the collector, while it is patient
         self._methods: list[tuple[type, str, Any, Any]] = []  # that are wrapped, with what stands in their place
         self._wrappers: list[_Wrapper] = []
-        self._holders: list[Any] = []  # dictionaries and lists that may have one
+        self._holders: list[Any] = []  # dictionaries and lists that may have one, of the user's modules and of objects
+        self._places: list[tuple[dict[str, Any], str]] = []  # dictionaries of libraries, with the key of one
         self.scratch = Scratch()
         self.authkey = b""
         self.starters: list[str] = []  # modules whose imports by the user's code have started threads
@@ -138,29 +139,43 @@ class Watch:
         self.is_on = self._is_busy = False
         _Hook.call = {}.get  # the audit hook itself cannot be removed: this is the cheapest call
         _frozen_importlib._find_and_load = self._find_and_load  # type: ignore[attr-defined]
-        self.note_holders()
-        for holder in self._holders:
-            for key, value in list(holder.items() if type(holder) is dict else enumerate(holder)):
-                if type(value) is _Wrapper:
-                    holder[key] = value.function
-        self._holders, self._wrappers = [], []
+        for holder in [*self._holders, *self._referrers()]:
+            for key in _wrapped_in(holder):
+                holder[key] = holder[key].function
+        for names, key in self._places:
+            if type(value := names.get(key)) is _Wrapper:
+                names[key] = value.function
+        self._holders, self._places, self._wrappers = [], [], []
         for owner, name, method, wrapper in self._methods:
             if vars(owner).get(name) is wrapper:
                 setattr(owner, name, method)
         self.environment.give(values, self._data)
 
     def note_holders(self) -> None:
-        """Note what holds a wrapped function: modules, as after `from time import time`, objects, dictionaries, lists.
+        """Note what holds a wrapped function, or may do so later, before the objects of this process are frozen.
 
-        The collector shows nothing that was frozen before. Of that only the user's modules get new names. Namespaces of
-        classes are left out: Python has to know when they change.
+        Of libraries the very names are noted: a worker that looked through all modules would copy their memory.
         """
         modules = (caller.namespace_of(module) for module in list(sys.modules.values()))
-        self._holders += [names for names in modules if not caller.is_installed(names.get("__file__") or "<frozen ")]
+        self._holders += [names for names in modules if not _is_of_library(names)]
+        for holder in self._referrers():
+            if "__spec__" in holder and _is_of_library(holder):
+                self._places += [(holder, key) for key in _wrapped_in(holder)]
+            else:
+                self._holders.append(holder)
+
+    def _referrers(self) -> list[Any]:
+        """Return what holds a wrapped function: modules (`from time import time`), objects, dictionaries, lists.
+
+        The collector shows nothing that was frozen before. Namespaces of classes are left out: Python has to know when
+        they change.
+        """
+        found = []
         for each in gc.get_referrers(*self._wrappers):
             holder = each if type(each) in (dict, list) else caller.namespace_of(each)
             if each is not self._wrappers and (type(holder) is list or "__module__" not in holder):
-                self._holders.append(holder)
+                found.append(holder)
+        return found
 
     def split(self, why: str) -> None:
         """Note that the script has come to its split; `why` says how. Only the first call counts."""
@@ -457,6 +472,17 @@ def _is_any_rank_enough() -> bool:
             return True
         frame = frame.f_back  # type: ignore[assignment]
     return False
+
+
+def _wrapped_in(holder: Any) -> list[Any]:
+    """Return the keys or indices of the wrapped functions in a dictionary or list."""
+    items = holder.items() if type(holder) is dict else enumerate(holder)
+    return [key for key, value in list(items) if type(value) is _Wrapper]
+
+
+def _is_of_library(names: dict[str, Any]) -> bool:
+    """Return whether the namespace of a module is that of an installed one, or of one without a file."""
+    return caller.is_installed(names.get("__file__") or "<frozen ")
 
 
 def _count_threads() -> int:

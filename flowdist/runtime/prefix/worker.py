@@ -226,15 +226,22 @@ def _renew_authkey(drawn: bytes) -> None:
         process.current_process().authkey = posix.urandom(32)
 
 
+def import_counter() -> Any:
+    """Import what counts optimizer steps, and return it; None without torch: others are not followed."""
+    if "torch.optim.optimizer" not in sys.modules:
+        return None
+    from flowdist.worker import process_groups, step_counter
+
+    return process_groups, step_counter.step_counter
+
+
 def count_steps(at_first_step: Callable[[], None]) -> None:
     """Count optimizer steps if torch is imported. The first of them or of `progress()` calls `at_first_step`."""
-    if "torch.optim.optimizer" in sys.modules:
-        from flowdist.worker import process_groups  # only a script that trains with torch needs them
-        from flowdist.worker.step_counter import step_counter
-
-        step_counter.watch()
-        step_counter.at_first_step(process_groups.keep)
-        step_counter.at_first_step(at_first_step)
+    if counted := import_counter():
+        process_groups, counter = counted
+        counter.watch()
+        counter.at_first_step(process_groups.keep)
+        counter.at_first_step(at_first_step)
 
 
 def _identity(fd: int) -> tuple[int, int]:
