@@ -1,7 +1,6 @@
 """Choice between warm and cold workers: a prefix that dies is run again, or its workers start cold.
 
-The death of a prefix is charged to no role, like that of the processes in `process_restarts`. Its workers die with it,
-and restart by the policy of their role. This file imports nothing, because the spawner that uses it stays small.
+Its death is charged to no role. This file imports nothing, because the spawner that uses it stays small.
 """
 
 from __future__ import annotations
@@ -11,11 +10,9 @@ PATIENCE_S = 60.0  # until the split; a script that goes on longer by itself is 
 
 
 class PrefixUpkeep:
-    """Decision whether the prefix of one command is still used.
+    """Decision whether the prefix of one command is still used: not if it is `useless`, in words, for good.
 
-    `useless` says why it is not: its workers are started by exec (cold) from then on, for good. While it is empty, the
-    spawner runs the prefix for the next worker that needs it, again if it has died. `has_late_conflict` says that the
-    script does not go together with late imports: it sets a variable that they have read.
+    `has_late_conflict`: the script does not go together with late imports, as it sets a variable that they have read.
     """
 
     def __init__(self) -> None:

@@ -74,10 +74,7 @@ class Attempt:
 
     @property
     def holds_up(self) -> bool:
-        """Return whether no start may be carried out on the node before the dismissed workers of this attempt end.
-
-        They may still hold GPU memory that the start needs. Workers that outlive SIGKILL hold up nothing.
-        """
+        """Return whether dismissed workers, which may hold GPU memory that a start needs, hold up all starts here."""
         return self.is_dismissed and not self.is_over and not self.is_unkillable
 
     @property
@@ -133,8 +130,7 @@ class Attempt:
     def note_step(self, local_rank: int, step: int, now: int) -> None:
         """Record the step of a worker, and `now` as the time of its last progress; ignore a step that is not higher.
 
-        From the first step that a worker of the attempt reports by itself, no counted steps are kept: they are not the
-        script's own numbers.
+        Counted steps are dropped at the first one: they are not the script's own numbers.
         """
         if step <= self.steps.get(local_rank, -1):
             return
@@ -146,10 +142,9 @@ class Attempt:
         self.signs[local_rank] = now
 
     def note_count(self, local_rank: int, count: int, now: int) -> None:
-        """Record how many optimizer steps a worker has taken, and when; ignore a count that is lower, or 0.
+        """Record how many optimizer steps a worker has taken, and when, unless workers report steps by themselves.
 
-        An equal count is a sign of life: another optimizer than the one that counts has stepped. Nothing is recorded
-        once a worker of the attempt reports its steps by itself.
+        A lower count is ignored. An equal one is a sign of life: another optimizer than the counting one has stepped.
         """
         if not self.steps and count >= max(1, self.counts.get(local_rank, 1)):
             self.counts[local_rank] = count
@@ -169,10 +164,9 @@ class Attempt:
         return ev.InventoryItem(self.order.replica, self.order.attempt, self.phase, self.ports, self.exited)
 
     def note_stop(self, grace_ns: int, now: int, *, dump: bool, in_place: bool) -> bool:
-        """Record an order to stop, and when SIGKILL is due. The caller sends the signals.
+        """Record an order to stop, and when SIGKILL is due; return whether it is the first. The caller sends signals.
 
-        Return whether this is the first order to stop, or the first to end workers that were ordered to leave in place.
-        Any other order can only bring SIGKILL forward.
+        An order to end after one to leave in place is a first one, too. Any other can only bring SIGKILL forward.
         """
         first = self.stop_grace_ns is None or (self.is_leaving and not in_place)
         self.is_leaving, self.is_dismissed = in_place, self.phase == "suspended"
@@ -192,11 +186,10 @@ class Attempt:
             self.failure = io.WorkerExited(*key, 0, 1, kind="start_failed", detail=detail)
 
     def note_failure(self, event: io.WorkerExited) -> None:
-        """Record that another worker has failed; it becomes the failure of the attempt if it raised before the first.
+        """Record that another worker has failed; it is the attempt's failure if it raised before the first.
 
-        The connections of a worker that raises close before it ends, so a peer that fails because of that may end
-        earlier. The agent then stops the worker that raised. In that case its exit code and signal come from the stop
-        and say nothing; the error that it wrote down counts.
+        The connections of a worker that raises close before it ends, so that peers may end earlier. Its exit code and
+        signal may come from the stop that follows; the error that it wrote down counts.
         """
         first = self.failure
         if first is None or first.raised_ns is None or event.raised_ns is None or first.raised_ns <= event.raised_ns:
@@ -212,9 +205,7 @@ class Attempt:
     def next_look(self, output_ns: int | None = None, now: int = 0) -> int | None:
         """Return when (ns) to look whether the attempt hangs (R15); None if it is not watched, or does not run.
 
-        Once a worker has reported progress, only progress counts: the worker whose last progress is oldest decides.
-        Before that, counted optimizer steps, output (last at `output_ns`) and the time since the start count. `now` is
-        the time of a look that has found nothing missing; 0: there was none.
+        The last output was at `output_ns`. `now` is the time of a look that has found nothing missing; 0: none.
         """
         if self.role.hang_after_ns is None and self.role.start_timeout_ns is None:
             return None
@@ -231,10 +222,7 @@ class Attempt:
     def missed(self, now: int, output_ns: int | None) -> Missed | None:
         """Return which sign of life has been missing for too long (R15); None if none has.
 
-        That is "start" without any progress or counted step within `start_timeout`, "progress" if a worker has made
-        none for `hang_after`, or "output", while no worker has ever reported progress, if there was neither output
-        (last at `output_ns`) nor a counted step for `hang_after`. As long as nothing at all was seen of it,
-        `start_timeout` alone counts, if the role has one.
+        As long as nothing at all was seen of the attempt, `start_timeout` alone counts, if the role has one.
         """
         role = self.role
         has_begun = self.signs or self.counted_ns
@@ -249,9 +237,8 @@ class Attempt:
     def last_sign(self, output_ns: int | None) -> int:
         """Return the time (ns) of the last sign of life that counts (R15).
 
-        With progress reports, that is the oldest last report of a worker. Without them it is the last output or, if
-        later, the oldest last counted step of a worker: a script may evaluate for long and print all the while, or step
-        and print nothing.
+        That is the oldest last report; without any, the last output or, if later, the oldest last counted step: a
+        script may evaluate for long and print all the while, or step and print nothing.
         """
         if self.signs:
             return min(self.signs.values())
@@ -259,10 +246,7 @@ class Attempt:
 
 
 def first_date(attempts: Iterable[Attempt]) -> int | None:
-    """Return the earliest deadline (ns) of these attempts; None if there is none.
-
-    SIGKILL for workers that do not run yet is no deadline: nothing can be done before they run.
-    """
+    """Return the earliest deadline (ns) of these attempts, or None; SIGKILL has to wait until workers run."""
     first = None
     for attempt in attempts:
         kill_at = attempt.kill_at_ns if attempt.phase != "starting" else None
@@ -290,11 +274,7 @@ def exit_event(order: StartReplica, failure: io.WorkerExited | None, suspended: 
 
 
 def name_culprit(failure: io.WorkerExited | None, steps: Mapping[int, int]) -> io.WorkerExited | None:
-    """Return the failure of an attempt, in the name of the worker that hangs, if a worker's collective timed out (R15).
-
-    That is the worker that is furthest behind by `steps` (of each local rank), if it is behind the one that failed. Any
-    other failure is returned as it is.
-    """
+    """Return the failure, after a timed-out collective in the name of the worker furthest behind by `steps` (R15)."""
     if failure is None or failure.cause != "collective_timeout" or failure.local_rank not in steps:
         return failure
     behind = min(steps, key=lambda rank: (steps[rank], rank))

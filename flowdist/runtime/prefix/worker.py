@@ -230,7 +230,7 @@ def import_counter() -> Any:
     """Import what counts optimizer steps, and return it; None without torch: others are not followed."""
     if "torch.optim.optimizer" not in sys.modules:
         return None
-    from flowdist.worker import process_groups, step_counter
+    from flowdist.worker import process_groups, step_counter  # the script may do without torch
 
     return process_groups, step_counter.step_counter
 

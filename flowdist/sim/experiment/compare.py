@@ -29,10 +29,6 @@ class Figure(NamedTuple):
         off = abs(self.predicted_ns - self.real_ns)
         return off / self.real_ns if self.real_ns else None if off else 0.0
 
-    def is_within(self, share: float, ns: int = 0) -> bool:
-        """Return whether the error is at most a share of the real figure, or at most `ns`."""
-        return abs(self.predicted_ns - self.real_ns) <= max(share * self.real_ns, ns)
-
 
 class Comparison(NamedTuple):
     """Two outcomes side by side. What the properties return is computed when they are asked."""
