@@ -99,7 +99,7 @@ def test_the_first_rule_that_matches_is_named() -> None:
     assert told["outcome"] == "fail" and told["verdicts"][0]["rule"] == 'On("oom", do="fail")'
     assert waves(told, "stops") == [["evaluator"], ["the rest of trainer"], ["ps"]] and told["starts"] == []
     told = explained(topology, "trainer/0:exit=3")
-    assert told["charged"] is None and told["verdicts"][0]["rule"] == "On(exit=3, counted=False)"
+    assert told["charged"] is None and told["verdicts"][0]["rule"] == "On(exit=3, count=False)"
     assert "nothing: the restart is not counted" in explanation_text(told)
     assert explained(topology, "trainer/0:exit=139")["verdicts"][0]["rule"] == 'On(signal="SEGV", do="fail")'
     assert explained(topology, "trainer/0:signal=ABRT")["verdicts"][0]["because"] == (

@@ -478,6 +478,10 @@ KEPT = {
     "a list": ("from os import getpid; kept = [getpid]", "kept[0] is os.getpid, pickle.dumps(kept)"),
     "a name of a library": ("import timeit", "timeit.default_timer is time.perf_counter"),
     "a name that the script has changed": ("from time import sleep; sleep = print", "sleep is print"),
+    "beside a value that compares in its own way": (
+        "class Odd:\n    def __eq__(self, other): raise ValueError\n    __hash__ = None\nkept = [Odd(), os.stat]",
+        "kept[1] is os.stat and type(kept[1]).__name__",
+    ),
 }
 
 

@@ -44,7 +44,7 @@ def rule_text(rule: Rule) -> str:
     parts += [f"exit={rule.exit}"] if rule.exit is not None else []
     parts += [f'signal="{rule.signal}"'] if rule.signal is not None else []
     parts += [f'do="{rule.do}"'] if rule.do != "restart" else []
-    parts += ["counted=False"] if not rule.counted else []
+    parts += ["count=False"] if not rule.counted else []
     return f"On({', '.join(parts)})"
 
 

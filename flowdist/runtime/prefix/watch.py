@@ -159,7 +159,7 @@ class Watch:
         modules = (caller.namespace_of(module) for module in list(sys.modules.values()))
         self._holders += [names for names in modules if not _is_of_library(names)]
         for holder in self._referrers():
-            if "__spec__" in holder and _is_of_library(holder):
+            if type(holder) is dict and "__spec__" in holder and _is_of_library(holder):
                 self._places += [(holder, key) for key in _wrapped_in(holder)]
             else:
                 self._holders.append(holder)
