@@ -239,7 +239,7 @@ class Policy:
 
     def judge(self, kind: FailureKind, now: int, exit_code: int = 0, signal: str | None = None) -> Verdict:
         """Return what a failure of a member means, by `judge_failure` of control. Nothing is charged."""
-        failure = Failure(ReplicaId(self._role.name, 0), kind, "", exit_code, signal)  # members are alike: any name does
+        failure = Failure(ReplicaId(self._role.name, 0), kind, "", exit_code, signal)  # any name: members are alike
         return judge_failure(self._role, self._charges, failure, now)
 
     def charge(self, level: int, now: int) -> int:
