@@ -144,6 +144,7 @@ class _LazyGroup(click.Group):
 
 
 def _fail(error: FlowdistError, *, as_json: bool) -> NoReturn:
+    """Report the error as `common.fail` does."""
     from flowdist.cli.shared.common import fail  # json and pathlib: not needed by --help
 
     fail(error, as_json=as_json)

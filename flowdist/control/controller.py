@@ -12,8 +12,7 @@ addresses.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, assert_never
+from typing import assert_never
 
 from flowdist.control.incidents.advancing import advance
 from flowdist.control.incidents.closure import closure
@@ -102,22 +101,44 @@ def _judge_recorded(job: JobState) -> None:
 
 
 def _judge(job: JobState, fact: Fact) -> None:
-    """Judge a fact. What fails while the job ends changes nothing: losses alone are shown to the user."""
-    if job.ending is None or type(fact) not in UNHEARD_AT_THE_END:
-        JUDGES.get(type(fact), apply_operation)(job, fact)
-
-
-def _judge_loss(job: JobState, loss: Loss) -> None:
-    abandon_openings(job, loss.unseated)
-    judge_loss(job, loss)
-
-
-def _judge_change(job: JobState, change: Change) -> None:
-    open_incident(job, change.kind, change.root, change.reason, change.because, closure(job, list(change.worlds)))
-
-
-def _world_of(job: JobState, fact: ev.AttemptEvent) -> World:
-    return job.worlds[job.replicas[fact.replica].world]
+    match fact:
+        case ev.CheckpointOffered():  # the first three come most often, and each comparison before them costs
+            _offered(job, fact)
+        case ev.ReplicaProgressed() | ev.ReplicaStepped():
+            note_first_step(job, job.worlds[job.replicas[fact.replica].world])
+        case Decided():
+            job.emit(fact)
+        case Loss():
+            abandon_openings(job, fact.unseated)
+            judge_loss(job, fact)
+        case Failure() | Change() | Ended() | ev.NodeHeard() if job.ending is not None:
+            pass  # what fails while the job ends changes nothing: losses alone are shown to the user
+        case Failure():
+            judge_failure(job, fact)
+        case Change():
+            open_incident(job, fact.kind, fact.root, fact.reason, fact.because, closure(job, list(fact.worlds)))
+        case Ended():
+            judge_answer(job, job.replicas[fact.replica])
+        case ev.NodeHeard():
+            judge_heard(job, fact)
+        case Connected():
+            greet(job, fact)
+        case ev.ReplicaExited() | ev.ReplicaStopped():
+            judge_end(job, fact)
+        case ev.ReplicaStarted() | ev.ReplicaReady() | ev.ReplicaPublished() | ev.ReplicaAcknowledged():
+            judge_readiness(job, fact)
+        case ev.StepTold() | ev.ReplicaLeftStep():
+            follow_notice(job, job.worlds[job.replicas[fact.replica].world])
+        case ev.ReplicaUnkillable():
+            give_up_node(job, job.replicas[fact.replica])
+        case ev.GpuFailed():
+            clear_gpu(job, fact)
+        case ev.NodePreempted():
+            preempt(job, fact)
+        case ev.StoreOpened():
+            _store_opened(job, fact)
+        case _:
+            apply_operation(job, fact)
 
 
 def settle(job: JobState, rounds_max: int = SETTLE_ROUNDS_MAX) -> None:
@@ -239,27 +260,3 @@ def _unfinished(job: JobState, world: World) -> None:
         world.hangs = True
         why = f"it did not finish within {timeout} after the first of {world.name}"
         job.note_failure(late, "hang", why)
-
-
-UNHEARD_AT_THE_END = frozenset({Failure, Change, Ended, ev.NodeHeard})
-# By the type of a fact, as a look-up costs less than a row of comparisons; the rest are requests of the operator.
-JUDGES: dict[type, Callable[[JobState, Any], None]] = {
-    Decided: JobState.emit,
-    Loss: _judge_loss,
-    Failure: judge_failure,
-    Change: _judge_change,
-    Ended: lambda job, fact: judge_answer(job, job.replicas[fact.replica]),
-    ev.NodeHeard: judge_heard,
-    Connected: greet,
-    **dict.fromkeys((ev.ReplicaExited, ev.ReplicaStopped), judge_end),
-    **dict.fromkeys((ev.ReplicaStarted, ev.ReplicaReady, ev.ReplicaPublished, ev.ReplicaAcknowledged), judge_readiness),
-    **dict.fromkeys(
-        (ev.ReplicaProgressed, ev.ReplicaStepped), lambda job, fact: note_first_step(job, _world_of(job, fact))
-    ),
-    **dict.fromkeys((ev.StepTold, ev.ReplicaLeftStep), lambda job, fact: follow_notice(job, _world_of(job, fact))),
-    ev.ReplicaUnkillable: lambda job, fact: give_up_node(job, job.replicas[fact.replica]),
-    ev.GpuFailed: clear_gpu,
-    ev.NodePreempted: preempt,
-    ev.StoreOpened: _store_opened,
-    ev.CheckpointOffered: _offered,
-}

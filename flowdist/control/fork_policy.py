@@ -10,9 +10,11 @@ PATIENCE_S = 60.0  # until the split; a script that goes on longer by itself is 
 
 
 class PrefixUpkeep:
-    """Decision whether the prefix of one command is still used: not if it is `useless`, in words, for good.
+    """Decision whether the prefix of one command is still used.
 
-    `has_late_conflict`: the script does not go together with late imports, as it sets a variable that they have read.
+    `useless` says why it is not: its workers are started by exec (cold) from then on, for good. While it is empty, the
+    spawner runs the prefix for the next worker that needs it, again if it has died. `has_late_conflict` says that the
+    script does not go together with late imports: it sets a variable that they have read.
     """
 
     def __init__(self) -> None:

@@ -54,7 +54,10 @@ def check_job(job: JobState) -> None:
 
 
 def check_node(job: JobState, name: str, node: Node) -> None:
-    """Check that a node has what the replicas and stores on it say, its free capacity being the rest."""
+    """Check that a node has what the replicas and stores on it say, and that its free capacity is the rest.
+
+    No node is over its capacity. No GPU is given to two replicas, unless both may share it.
+    """
     free = offered(node.spec)
     for id in node.replicas:
         replica = job.replicas[id]
@@ -293,7 +296,10 @@ def check_incidents(job: JobState) -> None:
 
 
 def _check_deferred(job: JobState, incident: Incident) -> None:
-    """Check that what deferred failures wait for will come (an answer, an end, a loss, a deadline), and suspects."""
+    """Check that what the incident's deferred failures wait for will come: an answer, an end, a loss, or a deadline.
+
+    An incident without deferred failures has no suspects, and one that starts its worlds has neither.
+    """
     waits = f"incident {incident.number} waits for {', '.join(incident.suspects) or 'no node'}"
     assert incident.deferred or not incident.suspects, f"{waits}, and has nothing to judge"
     assert not incident.deferred or incident.phase == "stopping", f"{waits}, and starts: {incident.deferred}"

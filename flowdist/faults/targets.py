@@ -114,8 +114,9 @@ def _refuse_unknown(text: str, start: int, what: str, name: str, known: Iterable
 def refuse_unsupported(faults: Sequence[Fault], kinds: Mapping[str, Sequence[str]], where: str) -> None:
     """Raise FaultError for the first fault whose kind a command, `where` in the message, cannot carry out.
 
-    `kinds` has those that it can, by target. One for nodes alone, or replicas alone, passes for both, as a target such
-    as `x@30s` may be a role or a node: `refuse_misplaced` says which.
+    `kinds` has the kinds that it can carry out, by target: `node`, `replica`, `controller`. A kind that it carries out
+    for nodes alone, or for replicas alone, passes for both, as a target such as `x@30s` may be a role or a node:
+    `refuse_misplaced` says of which of them it is.
     """
     for fault in faults:
         what = "controller" if fault.target == "controller" else "replica" if "/" in fault.target else "any"

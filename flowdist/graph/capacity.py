@@ -33,7 +33,10 @@ class Need(NamedTuple):
 
 
 class Capacity(NamedTuple):
-    """Free capacity of one node: thousandths of a core, and of each GPU by number; bytes. Oversubscribed: negative."""
+    """Free capacity of one node: cpu in thousandths of a core, memory in bytes, thousandths of each GPU by number.
+
+    cpu and memory are negative if the node is oversubscribed.
+    """
 
     mcpu: int
     devices: tuple[int, ...]

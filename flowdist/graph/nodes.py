@@ -35,7 +35,10 @@ class NodeSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
 
 class Cluster(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """Nodes of the job, which starts with `min_nodes`; not `given`: `flowdist run` uses this machine as one node."""
+    """Nodes of the job, which starts when `min_nodes` of them have joined.
+
+    `given` is false if the topology declares no nodes: `flowdist run` then uses this machine as one node.
+    """
 
     nodes: tuple[NodeSpec, ...] = ()
     min_nodes: Count = 1

@@ -18,7 +18,10 @@ FailureKind = Literal[
 
 
 class Rule(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """One rule of a restart policy, `On(...)`: action `do` for the failures that it matches (R9). None matches any."""
+    """One rule of a restart policy, `On(...)` in a topology: the failures that it matches, and the action `do`.
+
+    The first rule that matches a failure decides (R9). None in `kind`, `exit` or `signal` matches every value.
+    """
 
     do: Action
     kind: FailureKind | None = None
@@ -28,7 +31,11 @@ class Rule(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
 
 class RestartPolicy(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """Restart policy: what restarts (R5), how often (R7), after which wait (R10); exceptions (R9); `wider` (R11)."""
+    """Restart policy of a role: what a failure restarts (R5), how often (R7), and after which wait (R10).
+
+    `rules` are the exceptions (R9). `then` is the action when the budget is used up; "widen" means that `wider` applies
+    (R11).
+    """
 
     scope: Scope = "role"
     max_restarts: Number = 0

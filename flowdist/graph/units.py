@@ -111,7 +111,7 @@ def duration_help(value: object, otherwise: str = "write 30s, 1m30s or 2h") -> s
     try:
         parse_duration(meant)
     except ValueError:
-        return "292 years are the longest"
+        return "the longest duration is 292 years"
     distinct = list(dict.fromkeys(units))
     are = f"the units are {', '.join(distinct)}" if len(distinct) > 1 else f"the unit is {distinct[0]}"
     return f"{are}: write {meant}"

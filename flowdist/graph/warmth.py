@@ -35,7 +35,10 @@ class PythonCommand(msgspec.Struct, frozen=True):
 
 
 def python_command(argv: Sequence[str]) -> PythonCommand | str:
-    """Parse `python [FLAGS] SCRIPT.py|-m MODULE [ARGS]`; or return, as text, what a forked process cannot do alike."""
+    """Parse a command line `python [FLAGS] SCRIPT.py|-m MODULE [ARGS]`, whose first word is the interpreter.
+
+    Return the parts, or a text that names the part that a forked process cannot do the same way, such as `-c`.
+    """
     flags: list[str] = []
     rest = list(argv[1:])
     while rest:

@@ -11,7 +11,10 @@ from flowdist.record.journal import FaultLine
 
 
 class Outages:
-    """Services of one job that do not serve now, as the caller says, and the turns of those that a fault stops."""
+    """Replicas of services that do not serve now, of one job. The caller says when that begins and ends.
+
+    Here, too, are the turns of services that an injected fault stops: when they stand still, and when they go on.
+    """
 
     def __init__(self, job: JobState) -> None:
         self._job = job

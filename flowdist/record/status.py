@@ -51,9 +51,11 @@ class Decision(msgspec.Struct, frozen=True):
 class RoleStatus(msgspec.Struct, frozen=True):
     """Role in numbers, at one moment.
 
-    `target` replicas are wanted; `workers` counts processes that run. `generation` and `step` are the highest of the
-    role's worlds. `charged` counts incidents that were ever charged, `used` what the role's own `budget` counts now,
-    with open incidents. None: no restart policy (`budget`), unknown (`steps_per_s`).
+    `target` is the present number of wanted replicas. `phases` counts the replicas in each phase, without zeros.
+    `workers` counts processes that run. `generation` and `step` are the highest of the role's worlds. `steps_per_s` is
+    None if unknown. `restarts` counts restarts of replicas. `charged` counts the incidents that were ever charged, and
+    `used` what the role's own `budget` counts now, an incident that is still open included. Without a restart policy
+    `budget` is None.
     """
 
     name: str

@@ -409,7 +409,10 @@ class Timesheet:
             self._begin_outage(replica.id, since)
 
     def _note_silent(self, work: _Work, node: NodeName, now: int) -> None:
-        """Keep the ended segment of a world that worked, on a silent node alone: it may have gone on to the fence."""
+        """Keep the ended segment of a world that worked on a silent node alone: it may have worked until the fence.
+
+        The world must have worked up to its end: one that stood still before it is not taken to have gone on.
+        """
         closed, number = work.closed[-1], self._job.worlds[work.name].incident
         is_alone = all(self._node[member] == node for member in closed.members)
         is_noticed = number is not None and self._job.incident(number).opened_ns == now  # it was in no other incident

@@ -180,7 +180,7 @@ def _is_there(left: str, right: str) -> bool:
 
 
 def _is_wrapped(left: str, right: str) -> bool:
-    return right.endswith(' _Wrapper"') or ".prefix.watch." in right
+    return right.endswith(' Wrapper"') or ".prefix.wrappers." in right
 
 
 def _is_shared(left: str, right: str) -> bool:

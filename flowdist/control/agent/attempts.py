@@ -222,7 +222,10 @@ class Attempt:
     def missed(self, now: int, output_ns: int | None) -> Missed | None:
         """Return which sign of life has been missing for too long (R15); None if none has.
 
-        As long as nothing at all was seen of the attempt, `start_timeout` alone counts, if the role has one.
+        That is "start" without any progress or counted step within `start_timeout`, "progress" if a worker has made
+        none for `hang_after`, or "output", while no worker has ever reported progress, if there was neither output
+        (last at `output_ns`) nor a counted step for `hang_after`. As long as nothing at all was seen of it,
+        `start_timeout` alone counts, if the role has one.
         """
         role = self.role
         has_begun = self.signs or self.counted_ns
@@ -246,7 +249,10 @@ class Attempt:
 
 
 def first_date(attempts: Iterable[Attempt]) -> int | None:
-    """Return the earliest deadline (ns) of these attempts, or None; SIGKILL has to wait until workers run."""
+    """Return the earliest deadline (ns) of these attempts; None if there is none.
+
+    SIGKILL for workers that do not run yet is no deadline: nothing can be done before they run.
+    """
     first = None
     for attempt in attempts:
         kill_at = attempt.kill_at_ns if attempt.phase != "starting" else None
@@ -274,7 +280,11 @@ def exit_event(order: StartReplica, failure: io.WorkerExited | None, suspended: 
 
 
 def name_culprit(failure: io.WorkerExited | None, steps: Mapping[int, int]) -> io.WorkerExited | None:
-    """Return the failure, after a timed-out collective in the name of the worker furthest behind by `steps` (R15)."""
+    """Return the failure of an attempt, in the name of the worker that hangs, if a worker's collective timed out (R15).
+
+    That is the worker that is furthest behind by `steps` (of each local rank), if it is behind the one that failed. Any
+    other failure is returned as it is.
+    """
     if failure is None or failure.cause != "collective_timeout" or failure.local_rank not in steps:
         return failure
     behind = min(steps, key=lambda rank: (steps[rank], rank))

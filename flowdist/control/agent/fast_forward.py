@@ -9,7 +9,10 @@ from flowdist.control.protocol.ids import ReplicaId
 
 
 def take_heartbeat(agent: Agent, now: int) -> msg.Heartbeat | None:
-    """Return the heartbeat due before `now` (ns), as sent when due, for the simulator to deliver; None if none was."""
+    """Return the heartbeat that was due before `now` (ns), for the simulator to deliver; None if none was due.
+
+    The heartbeat counts as sent at the time at which it was due, and the next one is planned from there.
+    """
     due = agent.lease.beat_at_ns
     if due is None or due >= now:
         return None
@@ -26,9 +29,11 @@ def catch_up(agent: Agent, replica: ReplicaId, number: int, step: int, now: int)
 
 
 def reports_at_once(agent: Agent, replica: ReplicaId, until: int, gap_ns: int | None = None) -> bool:
-    """Return whether the agent would report each step of a replica at once up to `until`, so that these may be skipped.
+    """Return whether the agent would report each step of a replica without delay, so that reports may be skipped.
 
-    Its latest attempt has to run with nothing pending. `gap_ns` is between two reports; None: from the last to `until`.
+    An agent limits its reports, so that a step that comes too soon is reported later. The latest attempt has to run
+    without anything pending, and the agent has to be connected. Reports are skipped up to `until` (ns). `gap_ns` is the
+    time between two reports; None: the time from the last report to `until`.
     """
     attempt = agent.attempts.get(replica)
     if attempt is None or not agent.is_connected or not attempt.is_undisturbed:

@@ -95,7 +95,10 @@ class Lease:
         self.beat_at_ns = now + self._options.heartbeat_ns
 
     def fence_at(self) -> int | None:
-        """Return when (ns) every worker has to be killed, later with each refusal in an outage; None without lease."""
+        """Return when (ns) every worker has to be killed; None if the agent holds no lease.
+
+        During an outage each refusal extends the time by a lease, up to `controller_outage_ns` less the margin.
+        """
         if self.acked_ns is None:
             return None
         fence_at = self.acked_ns + self._lasts_ns

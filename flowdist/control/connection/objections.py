@@ -1,7 +1,13 @@
 """Objections to messages: what an agent may not say. A message with an objection is refused before it is recorded.
 
-Meaning is checked against the state of the job: what passes can be replayed, and changes nothing beyond the agent's
-node. Long texts (`texts` cuts them) and late reports (R20) are no objection: the end of a worker must be recorded.
+The decoder has checked the types of a message. This module checks its meaning against the state of the job. A node
+speaks for itself alone. Replicas and worlds exist. An attempt or a generation was begun, and its present number on that
+node. Numbers, names and lists have sizes that an agent can send. Everything that passes can be recorded and replayed,
+and changes nothing beyond the node of the agent.
+
+A text for people is never too long: `texts` cuts it, because the end of a worker must be recorded whatever it printed.
+
+A late report is no objection: it is recorded, and changes nothing (R20).
 """
 
 from __future__ import annotations
@@ -29,12 +35,18 @@ PHASES = frozenset(("starting", "running", "ready", "suspended", "stopped", "exi
 
 
 def objection(message: ToController, job: JobState, sender: NodeName | None = None) -> str:
-    """Return why a message must not be recorded, or empty; `sender` is a node on another host, None: this host."""
+    """Return why a message must not be recorded; empty if there is no reason.
+
+    `sender` is the node, on another host, that the connection belongs to. None: a process of the controller's host.
+    """
     return next(_objections(message, job, sender), "")
 
 
 def objection_to_proof(node: NodeName, incarnation: int, sender: NodeName | None = None) -> str:
-    """Return why a proof of a node's death must not be recorded, or empty; `sender` is as for `objection`."""
+    """Return why a proof of the death of a node's processes must not be recorded; empty if there is no reason.
+
+    `incarnation` is the last of its agent that the sender knows of; `sender` is as for `objection`.
+    """
     found = (*_of_sender(node, sender), *_of_incarnation(incarnation))
     return next(iter(found), "")
 

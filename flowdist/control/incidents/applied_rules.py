@@ -22,7 +22,9 @@ from flowdist.control.rules import (
 def set_backoff(job: JobState, role: Role, incident: Incident, own: Incident) -> None:
     """Make an incident wait for the back-off of the budget that pays, and advance the role's back-off step (R10, R11).
 
-    The wait counts from the failure, not from its judgement. `own` is the incident that the failure opened.
+    The wait counts from the failure, not from its judgement, which may come later: no deadline is set if the wait is
+    over already. If the incident waits longer for another failure, that wait stays. `own` is the incident that the
+    failure opened, with the level of the budget.
     """
     assert role.spec.restart is not None, f"{role.spec.name} counts without a policy"
     policy = role.spec.restart.chain()[own.level]
@@ -106,7 +108,8 @@ def may_be_excused(job: JobState, verdict: Verdict, failure: Failure) -> bool:
 def first_cause(job: JobState, before: int) -> tuple[str, Failure] | None:
     """Return the earlier deferred failure that fails the job, after the reason in words; None if none does.
 
-    Open incidents below `before` count, if no suspect is suspected: their failures may follow from a loss.
+    Earlier are failures of open incidents with a number below `before`. An incident with a suspected node among its
+    suspects is skipped: its failures may follow from the loss of that node.
     """
     for incident in job.open_incidents():
         if incident.number >= before or not incident.suspects.keys().isdisjoint(job.suspected):

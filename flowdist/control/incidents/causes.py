@@ -49,10 +49,12 @@ def upstream_incident(job: JobState, replica: Replica) -> Incident | None:
 
 
 def follows_from_loss(job: JobState, failure: Failure) -> bool:
-    """Return whether the failure follows from the recorded loss of a node with the replica's peer or upstream (R8).
+    """Return whether the failure follows from the loss of a node with a peer, or an upstream, of the replica (R8).
 
-    After an order to stop, which may arrive later than the failure, any loss since the attempt's start counts, also of
-    a gang's peer; else only that of an upstream within `cause_window`. Only an exit or a signal can follow from a loss.
+    The loss has to be recorded already, and later than the start of the present attempt. If the replica had an order to
+    stop (`failure.was_told`), any such loss counts, also that of a peer of its gang: the replica may fail before that
+    order arrives. Otherwise only the loss of an upstream within `cause_window` counts, without which the replica kept
+    running. Only an exit or a signal can follow from a loss.
     """
     if failure.kind not in PEER_KINDS:
         return False
@@ -86,9 +88,13 @@ def dependents_of(job: JobState, incident: Incident) -> set[str]:
 
 
 def refund_dependents(job: JobState, incident: Incident, dependents: Set[str]) -> None:
-    """Take back charges to these roles within `cause_window`: their failures follow from `incident` (R7, R22).
+    """Take back recent charges to these roles, because their failures follow from `incident`, and notify the user (R7).
 
-    This is the only decision that is ever undone: to wait for the end of the window would delay each restart by 2 s.
+    Recent means that the charged incident opened less than `cause_window` ago. Failures of these roles in such
+    incidents no longer count against nodes, either (R22).
+
+    This is the only decision that is ever undone. A dependent may be reported, judged and running again some
+    milliseconds after its failure. To wait for the end of the window instead would delay each of its restarts by 2 s.
     """
     since = job.now - job.graph.options.cause_window_ns
     recent = list(takewhile(lambda other: other.opened_ns >= since, reversed(job.incidents)))

@@ -8,7 +8,10 @@ from flowdist.graph.policies import Scope
 
 
 def scope_worlds(job: JobState, replica: ReplicaId, scope: Scope) -> list[WorldName]:
-    """Return what a failure restarts by this scope alone: a gang whole, a role for "domain" if it has none."""
+    """Return the worlds that a failure of the replica restarts by this scope alone, before `closure` adds others.
+
+    In a gang the scope "replica" means the whole gang. In a role without a domain the scope "domain" means the role.
+    """
     role = job.roles[replica.role]
     if scope == "replica" and not role.spec.gang:
         return [job.replicas[replica].world]
@@ -23,7 +26,8 @@ def scope_worlds(job: JobState, replica: ReplicaId, scope: Scope) -> list[WorldN
 def closure(job: JobState, seeds: list[WorldName]) -> dict[WorldName, None]:
     """Return these worlds and all that restart because of them (their restart set), in the order of the graph.
 
-    A world that has not started, or has ended, is left out, even if it is one of the `seeds` (R17).
+    A restart passes from role to role: to all roles of its domain, and over gates with `on_restart="restart"`. Cycles
+    are no problem. A world that has not started, or has ended, is left out, even if it is one of the `seeds` (R17).
     """
     chosen = dict.fromkeys(seeds)
     restarting = [job.worlds[name] for name in seeds if may_restart(job.worlds[name])]

@@ -150,9 +150,10 @@ def judge_success(job: JobState, roles: Iterable[Role]) -> None:
 
 
 def _is_done(job: JobState, role: Role) -> bool:
-    """Return whether a task has succeeded (R18): the world of a gang, else a replica.
+    """Return whether a task has succeeded (R18).
 
-    In the latter case the minimum has to be over, and every other replica to wait without a seat.
+    A gang has succeeded when its world has. In a role without a gang, one replica has to have succeeded, the minimum
+    has to be over (succeeded or ended), and every other replica has to wait without a seat.
     """
     if role.spec.gang:
         return job.worlds[role.worlds[0]].phase == "succeeded"

@@ -1,6 +1,8 @@
-"""Workers that stay in place while their world forms anew: the controller's side of it (see `agent.suspended`).
+"""Workers that stay in place while their world forms anew: the controller's side of it.
 
-They are *suspended*: out of the old generation (R6), on the seat that the replica keeps, until its next start.
+A replica whose workers are all in elastic code is ordered to leave its generation instead of ending. Its workers are
+*suspended* then: they have left the old generation (R6), and live on the seat that the replica keeps. The next start of
+the replica continues with these workers. They end if the replica loses its seat, or has to start with new processes.
 """
 
 from __future__ import annotations
@@ -11,9 +13,10 @@ from flowdist.control.protocol.ids import NodeName
 
 
 def may_stay(job: JobState, incident: Incident, world: World) -> bool:
-    """Return whether the incident lets workers of the world stay in place: not if it hangs, or their command changes.
+    """Return whether the incident lets workers of the world stay in place. Each replica has conditions of its own, too.
 
-    Nor if the incident restarts something that the world depends on: they still hold connections to it.
+    Workers may not stay in a world that hangs, after a change of addresses in their command, or if the incident
+    restarts something that the world depends on: they still hold connections to it.
     """
     if world.hangs or incident.kind == "address_changed":
         return False
@@ -64,9 +67,12 @@ def take_suspended(job: JobState, replica: Replica) -> bool:
 
 
 def note_start(job: JobState, replica: Replica, world: World, before: NodeName | None, continues: bool) -> None:
-    """Record a start in the counts and the open incident: in place if it `continues` workers, none lost in it.
+    """Record a start of the replica in its counts and in the open incident of its world, if there is one.
 
-    There is no version (R23): workers in place may have lost theirs. `before` is the node of the last attempt or None.
+    The new attempt has no version: workers that continue in place may have lost theirs, and have to say so (R23).
+
+    The start counts as in place if it continues suspended workers (`continues`), and none of them was lost in the
+    incident. `before` is the node of the attempt before; None: there was none.
     """
     incident = job.incident(world.incident) if world.incident is not None else None
     stays = continues and (incident is None or replica.id not in incident.lost)

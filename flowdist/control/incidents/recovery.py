@@ -204,7 +204,8 @@ def settled_result(job: JobState, incident: Incident) -> str:
 def claim(job: JobState, incident: Incident, own: Incident, payer: str, verdict: Verdict) -> int:
     """Make a role pay for the incident of its own failure, and set the back-off of the incident that waits (R7, R10).
 
-    It counts from now on, and is charged when closed. Return the back-off of `incident`, `own` or its taker, in ns.
+    The incident counts against the budget from now on. It is charged when it closes; at once, if it has closed already.
+    `incident` is `own`, or one that has taken `own` in. Return its back-off in ns; 0 if it need not wait any more.
     """
     role = job.roles[payer]
     own.root_role, own.counted, own.level = payer, True, verdict.level

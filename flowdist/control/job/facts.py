@@ -57,9 +57,10 @@ class Loss(NamedTuple):
 
 
 class Change(NamedTuple):
-    """Change of membership, or death of a store, of kind `kind`: these worlds re-form, and no replica has failed.
+    """Change of membership, or death of a store: these worlds have to re-form, and none of their replicas has failed.
 
-    `root` has changed; `reason` is what has happened, and `because` why no budget pays for it, both in words.
+    `kind` is the kind of the incident that follows, and `root` the node, replica or world that has changed. `reason`
+    says in words what has happened, and `because` why no budget pays for it.
     """
 
     kind: str
@@ -124,7 +125,10 @@ class Deferred(NamedTuple):
 
 
 class OldRestore(NamedTuple):
-    """A generation's restore, at `at_ns`, of an older checkpoint than `committed`: `step` was its first step."""
+    """Generation of a world that has restored an older checkpoint than the latest one, at `at_ns` (ns).
+
+    `step` is the first one that `replica` reported as done, and `committed` that of the latest checkpoint.
+    """
 
     at_ns: int
     world: WorldName

@@ -100,8 +100,8 @@ NoticeKind = Literal["drained", "preempted"]
 class Node:
     """Node that has joined, at least once.
 
-    Not `usable` once it is lost, has left, or has a worker that outlives SIGKILL; it may join again. `free` excludes
-    what such processes, and bad GPUs, hold.
+    `usable` is false once the node is lost, has left, or has a worker that outlives SIGKILL; it may join again. `free`
+    is its capacity less that of every placed replica, of processes that outlive SIGKILL, and of bad GPUs.
     """
 
     spec: NodeSpec

@@ -1,7 +1,10 @@
-"""State of a job: one mutable `JobState`, written by the controller alone. `control/invariants` recounts its counts.
+"""State of a job: one mutable `JobState`, written by the controller alone.
 
-A *world* forms, restarts and ends as one (R4). An *incident* is one cause with all the worlds that restart because of
-it. A change *touches* worlds and roles, and settling visits only these, so that the size of the job costs nothing.
+A *world* is what forms, restarts and ends as one: a gang, several roles with one RANK space, or a single replica of a
+role without gang (R4). An *incident* is one cause with all the worlds that restart because of it.
+
+A change *touches* worlds and roles, and settling visits only these: an event about one node costs the same in a job of
+ten nodes and in one of ten thousand. Counts that this needs are kept up to date; `control/invariants` recounts them.
 """
 
 from __future__ import annotations
@@ -177,9 +180,10 @@ class JobState:
             self.due.clear(Due("ready", str(replica.id)))
 
     def dismiss(self, replica: Replica) -> None:
-        """Order the suspended workers of the replica, if any, to be killed; none if its node is lost.
+        """Order the suspended workers of the replica to be killed; do nothing if it has none.
 
-        Their seat is needed, or new processes start. The agent starts nothing there before these workers have ended.
+        Callers need the seat for something else, or will start the replica with new processes. No order is sent to a
+        lost node. The agent starts nothing on the node before these workers have ended.
         """
         if replica.id in self.suspended:
             del self.suspended[replica.id]

@@ -1,6 +1,7 @@
-"""Address lists of roles, known once every seated replica has its ports, and their way to the dependents (R5).
+"""Address lists of roles, and how a change of them reaches the dependents (R5).
 
-Dependents with an address in their command line or environment restart at a change. The others get `TellPeers`.
+The address list of a role is known once every replica with a seat has its ports. Dependents that have an address in
+their command line or environment cannot follow a change, so they restart. The others get the new list in `TellPeers`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from flowdist.control.protocol.ids import Addresses
 
 
 def addresses_for(job: JobState, role: Role) -> Addresses:
-    """Return ("ps:rpc", "host:port,host:port") for each known port of each role that `role` has a gate on."""
+    """Return the addresses that `role` may use: ("ps:rpc", "host:port,host:port") for each port of each upstream role.
+
+    Only roles that `role` has a gate on count. Ports whose addresses are not known yet are left out.
+    """
     return tuple(
         (f"{gate.role}:{port}", address)
         for gate in role.spec.gates
@@ -26,7 +30,11 @@ def addresses_for(job: JobState, role: Role) -> Addresses:
 
 
 def update_addresses(job: JobState, roles: Iterable[Role]) -> None:
-    """Recompute address lists whose seats or ports have changed and are known; send those that differ on (R5)."""
+    """Recompute the address lists of these roles, and send each list that differs to the role's dependents (R5).
+
+    Dependents that cannot follow a change restart instead. A role is skipped if neither its seats nor its ports have
+    changed, or while a replica with a seat has not reported its ports.
+    """
     for role in roles:
         if not role.spec.ports or not role.stale or role.portless or not role.seats:
             continue
@@ -49,7 +57,8 @@ def _address(job: JobState, replica: Replica, port: str) -> str:
 def _announce_change(job: JobState, dependent: Role, changed: Role) -> None:
     """Send its new addresses to each running replica of `dependent`, or restart the replicas that cannot follow.
 
-    Those have an address of `changed` that is gone in their command line or environment. All restarts are one incident.
+    A replica cannot follow if an address of `changed` in its command line or environment has changed or is gone.
+    Replicas that have these addresses already are left alone. All restarts are one incident, with their restart set.
     """
     baked_in = changed.spec.name in dependent.spec.address_edges
     current = addresses_for(job, dependent)

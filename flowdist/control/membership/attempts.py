@@ -32,7 +32,10 @@ def note_started(job: JobState, replica: Replica, event: ev.ReplicaStarted) -> N
 
 
 def note_exited(job: JobState, replica: Replica, event: ev.ReplicaExited) -> None:
-    """Record the end of an attempt without an order: success of a task, or a failure, as of any service (R16)."""
+    """Record the end of an attempt that the controller did not order: success of a task, or a failure (R16).
+
+    A service that exits with 0 has failed. While the job ends, no failure is recorded: the attempt is just over.
+    """
     role, world = job.role_of(replica.id), job.worlds[replica.world]
     was_up, may_succeed = replica.is_up, event.kind is None and role.spec.kind == "task"
     if event.suspended:

@@ -1,7 +1,10 @@
 """Orderly departure from a node that the operator drains, or that is preempted with a notice (R14).
 
-Members are asked for their step (`AskStep`), and wait in their next `should_stop(step)`, so that none is past the step
-after the furthest one, at which all stop (`StopAtStep`): a checkpoint taken there is complete. Then the world re-forms.
+Before anything stops, each world with a member on the node asks its members for their step (`AskStep`). A worker that
+has been asked waits in its next `should_stop(step)` for the answer. The controller chooses the step after the furthest
+one (`StopAtStep`): `should_stop` turns true at that step on every rank, so that a checkpoint taken then is complete. No
+worker can be past it, because each waits. When every member has left that step, or the deadline of the notice has
+passed, the world re-forms without the node, in one incident.
 """
 
 from __future__ import annotations
@@ -37,7 +40,10 @@ def drain(job: JobState, event: DrainRequested) -> None:
 
 
 def preempt(job: JobState, event: NodePreempted) -> None:
-    """Begin to leave a node that is up and will be taken away (R14); once, as agents repeat a notice on connecting."""
+    """Begin to leave a node that will be taken away after `event.notice_ns` (R14). Ignore a node that is not up.
+
+    A notice is ignored as well if a present one says the same: an agent repeats it after each connection.
+    """
     node, until = job.nodes.get(event.node), job.now + event.notice_ns
     if node is None or not node.usable or job.ending is not None or job.now < node.taken_at_ns <= until + SAME_NS:
         return
@@ -49,8 +55,10 @@ def preempt(job: JobState, event: NodePreempted) -> None:
 def _leave(job: JobState, name: NodeName, because: str, notice_ns: int | None) -> None:
     """Cordon the node, give notice to each running world with a member there, and free the seats of waiting worlds.
 
-    A closing world stays (R17). A node that leaves already is only hurried, by a preemption. `notice_ns` is the time
-    until the node is taken away; None: it is drained, in the time that `drain` of the roles sets.
+    Waiting and opening worlds choose seats elsewhere. A closing world stays until it has finished or the node is gone
+    (R17). A drain of a node that is drained or preempted already changes nothing; a preemption shortens the deadlines.
+    `because` is a sentence for the user. `notice_ns` is the time until the node is taken away; None: the node is
+    drained, in the time that `drain` of the roles sets.
     """
     node = job.nodes[name]
     if node.is_leaving and notice_ns is None:
@@ -116,7 +124,10 @@ def note_step(job: JobState, replica: Replica, event: StepTold) -> None:
 
 
 def note_left(job: JobState, replica: Replica, *, has_ended: bool = False) -> None:
-    """Record that a member has left the agreed step; `has_ended`: its attempt has, and its answer is not awaited."""
+    """Record that a member of a world under a notice has left the agreed step. Nothing happens without a notice.
+
+    Its attempt may have ended instead (`has_ended`), so that its answer is not waited for, either.
+    """
     notice = job.worlds[replica.world].notice
     if notice is not None:
         notice.staying.pop(replica.id, None)

@@ -248,7 +248,11 @@ def _awaits_own_gates(job: JobState, role: Role) -> bool:
 
 
 def touch_dependents(job: JobState, roles: Iterable[Role]) -> None:
-    """Touch worlds of dependents if the conditions that roles meet changed (R1), own ones if the minimum did."""
+    """Let settling visit the worlds that a change of these roles concerns.
+
+    These are the worlds of the dependents, if the role now meets other gate conditions than when they were last marked
+    (R1), and the role's own worlds, if it has reached or lost its minimum.
+    """
     for role in roles:
         if role.dependents:
             shown = (*conditions_met(job, role), is_lost(role))

@@ -44,7 +44,11 @@ class Chooser:
         return self._role.candidates.slots - tried + sum(abs(rank) for rank, _, _ in self._heap) < count
 
     def take(self, prefer: NodeName | None = None, avoid: Collection[NodeName] = ()) -> NodeName | None:
-        """Return a node, `prefer` if its ports were chosen there, subtracted from the trial; None if none has room."""
+        """Return a node for one more replica and subtract its need from the trial; None if no node has room.
+
+        `prefer` is chosen if the replica fits there, best or not: its ports were chosen there. Nodes in `avoid` are not
+        chosen.
+        """
         if prefer is not None and prefer not in avoid and self._candidate(prefer) is not None:
             return self._give(prefer)
         put_back = []
@@ -107,7 +111,11 @@ def candidate(
 
 
 def refusal(node: Node, placement: Placement, taken: Collection[str] = ()) -> str:
-    """Return why placement rules exclude the node, as in `has no ps`; empty if not. Roles `taken` get a seat there."""
+    """Return why the placement rules of a role exclude the node, whatever room there is; empty if they allow it.
+
+    The text follows the name of the node in a message, as in `is not zone=a` or `has no ps`. `taken` are names of roles
+    that are about to get a seat on the node.
+    """
     labels = dict(node.spec.labels)
     for key, value in placement.where:
         if labels.get(key) != value:

@@ -298,7 +298,10 @@ def before_success(job: JobState, spec: RoleSpec) -> dict[str, None]:
 
 
 def explain(job: JobState, role: Role, without: NodeName = "", shown: int = 4) -> str:
-    """Return, for the user, what a replica of the role needs, and why no node that is up, but `without`, has room."""
+    """Return, as text for the user, what a replica of the role needs, and why no node that is up has room for it.
+
+    `without` counts as cordoned, because it is to be drained. At most `shown` nodes are named, the others are counted.
+    """
     missing = role.spec.min_replicas - role.occupied
     name = f"{role.spec.name}/{role.vacant[0]}" if role.vacant else role.spec.name
     if missing > 1:
@@ -343,7 +346,10 @@ def need_text(need: Need) -> str:
 
 
 def free_text(free: Capacity, total: Capacity, like: Need) -> str:
-    """Return how much is free of what `like` asks for, or of what does not suffice, as `0 of 2 gpu`; or `room`."""
+    """Return how much is free of each resource that `like` asks for, as in `0 of 2 gpu`; `room` if it asks for none.
+
+    If some resources do not suffice for `like`, only those are named.
+    """
     asked = {
         "cpu": (like.mcpu, free.mcpu, total.mcpu),
         "gpu": (like.gpu, free.devices.count(WHOLE), len(total.devices)),

@@ -238,7 +238,10 @@ AgentInput = (
 
 
 def is_worker_input(event: object) -> TypeIs[WorkerInput]:
-    """Return whether an input is about an attempt's workers by its exact type; SpawnedCold is not (any attempt)."""
+    """Return whether an input of the agent is about one attempt's workers, by its exact type (see `effects.is_order`).
+
+    Subclasses do not count. SpawnedCold does not either: it is reported whatever attempt it is about.
+    """
     return type(event) in _WORKER_INPUTS
 
 

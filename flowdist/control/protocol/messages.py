@@ -41,7 +41,10 @@ class FromAgent(msgspec.Struct, frozen=True):
 
 
 class Join(FromAgent, frozen=True, tag=True):
-    """The first message on a connection, sent at `sent_ns` by the agent's clock: NodeJoined, which Acked answers."""
+    """The first message of an agent on a connection. It becomes NodeJoined, and Acked answers it.
+
+    `sent_ns` is on the agent's own clock. The other fields are those of NodeJoined.
+    """
 
     spec: NodeSpec
     address: str

@@ -57,7 +57,11 @@ def is_bad(xid: int) -> bool:
 
 
 def parts_hit(xid: int, instance: int | None, parts: dict[int, int | None]) -> list[int]:
-    """Return the GPUs of a device that an error concerns: of its instance, or all if it is bad or names none."""
+    """Return the numbers of the node's GPUs that an error of one device concerns.
+
+    These are all of `parts` if the error makes the device bad or the driver names no instance (MIG). Otherwise they are
+    the GPUs that are that instance, or the whole device, which is None in `parts`.
+    """
     if instance is None or is_bad(xid):
         return list(parts)
     return [gpu for gpu, of in parts.items() if of in (None, instance)]

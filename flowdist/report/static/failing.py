@@ -15,7 +15,7 @@ from flowdist.graph import FailureKind, RoleGraph, RoleSpec, duration_help, form
 from flowdist.graph.policies import SIGNAL_NAMES
 
 REPLICA_KINDS = ("kill", "exit", "signal", "oom", "hang", "start_failed", "unready")
-NODE_KINDS = ("kill", "lost", "leave", "drain", "preempt")  # whatever else happens to a node ends as one of these
+NODE_KINDS = ("kill", "lost", "leave", "drain", "preempt")  # all ways in which a node goes: one that is cut off is lost
 
 
 class Failing(NamedTuple):

@@ -85,6 +85,11 @@ def namespace_of(thing: object) -> dict[str, Any]:
     return namespace if type(namespace) is dict else {}
 
 
+def is_of_library(namespace: dict[str, Any]) -> bool:
+    """Return whether the namespace of a module is that of an installed one, or of one without a file."""
+    return is_installed(namespace.get("__file__") or "<frozen ")
+
+
 def is_imported(name: str) -> bool:
     """Return whether a module is imported, and not only about to be."""
     spec = getattr(sys.modules.get(name), "__spec__", None)

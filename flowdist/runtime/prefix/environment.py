@@ -1,4 +1,4 @@
-"""The environment of the prefix, which has no rank: reading a variable that differs from rank to rank is a split.
+"""The environment and arguments of the prefix, which has no rank: reading what differs from rank to rank is a split.
 
 `os.environ` keeps its type. Its data is a dictionary that watches reads. A library that is imported may look through
 all variables, as tqdm does for those that begin with TQDM_. It gets an `Unread` text for each variable that is not
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import posix
+import sys
 from _weakref import ref
 
 from flowdist.runtime.prefix.caller import is_import
@@ -17,6 +18,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any
+
+READS_OF_LISTS = (
+    "__getitem__ __iter__ __len__ __contains__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __add__ __mul__ __rmul__ "
+    "__iadd__ __imul__ __reversed__ __repr__ __delitem__ index count copy pop remove reverse sort insert append extend"
+)
 
 
 class Unread(str):
@@ -200,3 +206,35 @@ def watch(unknown: Iterable[str], split: Callable[[str], None]) -> tuple[Environ
     posix.environ = Environment(data, unknown, split)
     os.environ._data = os.environb._data = environment  # type: ignore[attr-defined]
     return environment, data
+
+
+class Arguments(list):  # type: ignore[type-arg]
+    """`sys.argv` before the split: some words are not known yet. `split` is called before one is read or moved."""
+
+    def __init__(self, words: list[str], split: Callable[[str], None]) -> None:
+        super().__init__(words)
+        self._split = split
+
+    def give(self, argv: list[str]) -> None:
+        """Set the words of a worker, whose command is `argv`. The name of the program stays as it is."""
+        count = len(list.__iter__(self).__reduce__()[1][0]) - 1
+        list.__setitem__(self, slice(1, None), argv[len(argv) - count :] if count else [])
+
+
+def _reading(name: str) -> Callable[..., object]:
+    method = getattr(list, name)
+
+    def read(self: Arguments, *args: Any) -> Any:
+        self._split("it reads its arguments")
+        return method(self, *args)
+
+    return read
+
+
+for _name in READS_OF_LISTS.split():
+    setattr(Arguments, _name, _reading(_name))
+
+
+def watch_arguments(split: Callable[[str], None]) -> None:
+    """Have `sys.argv` watched, for a command in which words differ from worker to worker."""
+    sys.argv = Arguments(sys.argv, split)

@@ -33,8 +33,8 @@ import sys
 from time import monotonic, process_time  # the script may put something else in their place
 
 from flowdist.runtime.prefix import fork_safety
-from flowdist.runtime.prefix.arguments import watch as watch_arguments
 from flowdist.runtime.prefix.caller import is_imported, place
+from flowdist.runtime.prefix.environment import watch_arguments
 from flowdist.runtime.prefix.late import Late
 from flowdist.runtime.prefix.link import VARIABLE, Link, pair
 from flowdist.runtime.prefix.signals import Handled, Shield
@@ -301,9 +301,9 @@ class Prefix:
             self._freeze()
 
     def _freeze(self) -> None:
-        """Have workers share the objects that exist now, and note which of these hold a wrapped function."""
+        """Have workers share the objects that exist now. What they all import is imported, and wrappers are noted."""
         import_counter()
-        self._watch.note_holders()
+        self._watch.wrappers.note_holders()
         gc.freeze()  # objects stay in pages that all workers share
 
     def _handle(self, poll: Any, kind: str, id: int, *rest: Any) -> Start | None:

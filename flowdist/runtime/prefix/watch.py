@@ -22,6 +22,7 @@ from flowdist.runtime.prefix.environment import Environment
 from flowdist.runtime.prefix.environment import watch as watch_environment
 from flowdist.runtime.prefix.generators import GENERATORS, Generators
 from flowdist.runtime.prefix.observations import Observations
+from flowdist.runtime.prefix.wrappers import Wrappers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -107,24 +108,21 @@ class Watch:
         self.environment, self._data = watch_environment(unknown, self.split)
         self._is_busy = self._is_worker = False
         self._thresholds: tuple[int, int, int] | None = None  # of the collector, while it is patient
-        self._methods: list[tuple[type, str, Any, Any]] = []  # that are wrapped, with what stands in their place
-        self._wrappers: list[_Wrapper] = []
-        self._holders: list[Any] = []  # dictionaries and lists that may have one, of the user's modules and of objects
-        self._places: list[tuple[dict[str, Any], str]] = []  # dictionaries of libraries, with the key of one
+        self.wrappers = Wrappers(lambda: self.is_on)
         self.scratch = Scratch()
         self.authkey = b""
         self.starters: list[str] = []  # modules whose imports by the user's code have started threads
         self._threads = _count_threads()
         _Hook.call = self._audit
         for name in THREADS:
-            self._wrap(_thread, name)
+            self.wrappers.put(_thread, name, self._on_call)
         self.watch_imported()
         for name in SILENT_EFFECTS:
-            self._wrap(os, name, lambda name, *args, **named: self.act(f"it calls os.{name}"))
+            self.wrappers.put(os, name, lambda name, *args, **named: self.act(f"it calls os.{name}"))
         for name in OF_PROCESS:
-            self._wrap(os, name, self._on_question)
+            self.wrappers.put(os, name, self._on_question)
         for name in LOOKS:
-            self._wrap(os, name, self._on_look)
+            self.wrappers.put(os, name, self._on_look)
         bootstrap: Any = _frozen_importlib
         self._find_and_load = bootstrap._find_and_load
         bootstrap._find_and_load = _as_importlib(self._import)
@@ -139,43 +137,8 @@ class Watch:
         self.is_on = self._is_busy = False
         _Hook.call = {}.get  # the audit hook itself cannot be removed: this is the cheapest call
         _frozen_importlib._find_and_load = self._find_and_load  # type: ignore[attr-defined]
-        for holder in [*self._holders, *self._referrers()]:
-            for key in _wrapped_in(holder):
-                holder[key] = holder[key].function
-        for names, key in self._places:
-            if type(value := names.get(key)) is _Wrapper:
-                names[key] = value.function
-        self._holders, self._places, self._wrappers = [], [], []
-        for owner, name, method, wrapper in self._methods:
-            if vars(owner).get(name) is wrapper:
-                setattr(owner, name, method)
+        self.wrappers.take_away()
         self.environment.give(values, self._data)
-
-    def note_holders(self) -> None:
-        """Note what holds a wrapped function, or may do so later, before the objects of this process are frozen.
-
-        Of libraries the very names are noted: a worker that looked through all modules would copy their memory.
-        """
-        modules = (caller.namespace_of(module) for module in list(sys.modules.values()))
-        self._holders += [names for names in modules if not _is_of_library(names)]
-        for holder in self._referrers():
-            if type(holder) is dict and "__spec__" in holder and _is_of_library(holder):
-                self._places += [(holder, key) for key in _wrapped_in(holder)]
-            else:
-                self._holders.append(holder)
-
-    def _referrers(self) -> list[Any]:
-        """Return what holds a wrapped function: modules (`from time import time`), objects, dictionaries, lists.
-
-        The collector shows nothing that was frozen before. Namespaces of classes are left out: Python has to know when
-        they change.
-        """
-        found = []
-        for each in gc.get_referrers(*self._wrappers):
-            holder = each if type(each) in (dict, list) else caller.namespace_of(each)
-            if each is not self._wrappers and (type(holder) is list or "__module__" not in holder):
-                found.append(holder)
-        return found
 
     def split(self, why: str) -> None:
         """Note that the script has come to its split; `why` says how. Only the first call counts."""
@@ -245,10 +208,10 @@ class Watch:
         if name in GENERATORS:
             self.generators.note_first()
         if name in SEEDS:
-            self._wrap(module, SEEDS[name], self._on_seed)
+            self.wrappers.put(module, SEEDS[name], self._on_seed)
         if name == "random":
-            self._wrap_method(module.Random, "seed", self._on_seed_of_one)
-        if is_from_user and caller.is_installed(getattr(module, "__file__", None) or "<frozen "):
+            self.wrappers.put_on_method(module.Random, "seed", self._on_seed_of_one)
+        if is_from_user and caller.is_of_library(caller.namespace_of(module)):
             self.generators.after_import()
         if is_from_user:
             before, self._threads = self._threads, _count_threads()
@@ -265,29 +228,14 @@ class Watch:
 
     def _wrap_module(self, name: str, module: Any) -> None:
         for function in SPLITTING.get(name, ()):
-            self._wrap(module, function)
+            self.wrappers.put(module, function, self._on_call)
         for function in OPENERS.get(name, ()):
-            self._wrap(module, function, self._opener(*OPENERS[name][function]))
+            self.wrappers.put(module, function, self._opener(*OPENERS[name][function]))
         if name == "threading":
-            self._wrap_method(module.Thread, "start", self._on_call)  # a fork amid it would lose the thread
+            self.wrappers.put_on_method(module.Thread, "start", self._on_call)  # a fork amid it would lose the thread
         elif name == "time":
             for function in CLOCKS:
-                self._wrap(module, function, self._on_clock)
-
-    def _wrap(self, module: Any, name: str, before: Callable[..., object] | None = None) -> None:
-        function = getattr(module, name, None)
-        # `importlib.import_module` comes here with modules that are imported already.
-        if function is not None and type(function) is not _Wrapper:
-            self._wrappers.append(_Wrapper(self, module.__name__, name, function, before or self._on_call))
-            setattr(module, name, self._wrappers[-1])
-
-    def _wrap_method(self, owner: Any, name: str, before: Callable[..., object]) -> None:
-        method = getattr(owner, name)
-        if all(method is not wrapper for *_, wrapper in self._methods):
-            as_object: Any = _Wrapper(self, owner.__module__, name, method, before)
-            wrapper: Any = lambda *args, **named: as_object(*args, **named)  # noqa: E731, PLW0108  # to be bound
-            self._methods.append((owner, name, method, wrapper))
-            setattr(owner, name, wrapper)
+                self.wrappers.put(module, function, self._on_clock)
 
     def _on_call(self, name: str, *args: object, **named: object) -> None:
         if name.startswith("_cuda") or not caller.is_import():  # libraries try at their import what the system can do
@@ -399,55 +347,6 @@ class Watch:
             self.act(f"it makes the folder {name}")
 
 
-class _Wrapper:
-    """A function of `os` that is called after a look at the call. It equals the function: sets of functions have it."""
-
-    def __init__(
-        self, watch: Watch, holder: str, name: str, function: Callable[..., Any], before: Callable[..., object]
-    ) -> None:
-        self._watch, self._name, self.function, self._before = watch, name, function, before
-        self._holder = holder
-        self.__name__ = self.__qualname__ = name
-        self.__doc__ = function.__doc__
-        self.__module__ = getattr(function, "__module__", None) or "posix"
-        self.__self__ = getattr(function, "__self__", posix)
-
-    def __call__(self, *args: Any, **named: Any) -> Any:
-        if self._watch.is_on:
-            self._before(self._name, *args, **named)
-        return self.function(*args, **named)
-
-    def __eq__(self, other: object) -> bool:
-        return other is self or other is self.function
-
-    def __hash__(self) -> int:
-        return hash(self.function)
-
-    def __repr__(self) -> str:
-        return repr(self.function)
-
-    def __reduce__(self) -> str | tuple[object, ...]:
-        if getattr(sys.modules.get(self.__module__), self.__name__, None) is self:
-            return str(self.__name__)  # as the function itself is pickled
-        return getattr, (_Module(self._holder, self._name), self._name)
-
-    def __copy__(self) -> _Wrapper:
-        return self
-
-    def __deepcopy__(self, memo: object) -> _Wrapper:
-        return self
-
-
-class _Module:
-    """A module for pickles, which is imported where it is loaded from one."""
-
-    def __init__(self, name: str, part: str) -> None:
-        self._name, self._part = name, part
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return __import__, (self._name, None, None, [self._part])
-
-
 def _as_importlib(function: Any) -> Any:
     """Return a function whose frame Python leaves out of tracebacks, as it leaves out those of the import system."""
 
@@ -472,17 +371,6 @@ def _is_any_rank_enough() -> bool:
             return True
         frame = frame.f_back  # type: ignore[assignment]
     return False
-
-
-def _wrapped_in(holder: Any) -> list[Any]:
-    """Return the keys or indices of the wrapped functions in a dictionary or list."""
-    items = holder.items() if type(holder) is dict else enumerate(holder)
-    return [key for key, value in list(items) if type(value) is _Wrapper]
-
-
-def _is_of_library(names: dict[str, Any]) -> bool:
-    """Return whether the namespace of a module is that of an installed one, or of one without a file."""
-    return caller.is_installed(names.get("__file__") or "<frozen ")
 
 
 def _count_threads() -> int:
@@ -514,7 +402,7 @@ def _is_odd(path: str) -> bool:
 
 def _asks_for_times() -> bool:
     """Return whether the function that has called one of `os` wants to know more than whether something is there."""
-    frame = sys._getframe(3)  # below are _on_look and _Wrapper.__call__
+    frame = sys._getframe(3)  # below are _on_look and Wrapper.__call__
     while frame.f_back is not None and "/pathlib" in frame.f_code.co_filename and frame.f_code.co_name == "stat":
         frame = frame.f_back
     return frame.f_code.co_name in TIMES or caller.is_user(frame)

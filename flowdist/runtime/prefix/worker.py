@@ -226,11 +226,11 @@ def _renew_authkey(drawn: bytes) -> None:
         process.current_process().authkey = posix.urandom(32)
 
 
-def import_counter() -> Any:
+def import_counter() -> tuple[Any, Any] | None:
     """Import what counts optimizer steps, and return it; None without torch: others are not followed."""
     if "torch.optim.optimizer" not in sys.modules:
         return None
-    from flowdist.worker import process_groups, step_counter  # the script may do without torch
+    from flowdist.worker import process_groups, step_counter  # only a script that trains with torch needs them
 
     return process_groups, step_counter.step_counter
 

@@ -1,9 +1,17 @@
-"""Times of a job's workers from the observations of its records: means, as a job takes the sum of its steps.
+"""Times of a job's workers from the observations of its records.
 
-If workers report the time of saving, sums over all intervals between reports count, as a report may come in mid-save.
-Else intervals with no checkpoint near give the step time, and what others take beyond it (save, evaluation, barrier) is
-the cost of a checkpoint; with a checkpoint near each, saving counts as steps. A start-up is the time from the order to
-the first step, less that step, what it says it restored, and the wait for a node's imports.
+The time of a step and the time that a checkpoint costs come from the intervals between two reports of one member.
+
+* Where workers report the time of saving, all else is steps. Sums over all intervals are used, because a report may
+  come in the middle of a save, and the time of that save when it is over.
+* Else an interval without a checkpoint near it has steps alone, and their mean is the time of a step. The other
+  intervals have more time than their steps: saving, evaluation, the barrier behind it, all of which a checkpoint costs.
+* If each interval has a checkpoint near it, the two cannot be told apart, and saving counts as steps.
+
+Means are used for both, because a job takes as long as the sum of its steps.
+
+The start-up of a generation is the time from its order to its first step, less that step, what it says it restored,
+and the time for which it waited for the imports of a node.
 """
 
 from __future__ import annotations
@@ -165,8 +173,8 @@ class _RoleFit:
     def _sample_steps(self, name: str, intervals: Sequence[Interval], used_ns: int) -> None:
         """Note mean step times of parts of these intervals, of clear ones if there are any, and the time that is used.
 
-        Workers report every half a second at most, so one interval of quick steps is half a step off: a part has
-        `PART`.
+        Workers report every half a second at most, so an interval of quick steps has now two of them, now three, and
+        its mean is half a step off. A part has `PART` intervals then.
         """
         clear = [each for each in intervals if each.is_clear and each.steps] or [e for e in intervals if e.steps]
         size = 1 if all(each.steps == 1 for each in clear) else PART

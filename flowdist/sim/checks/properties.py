@@ -18,14 +18,21 @@ Check = Callable[[JobState], object]
 
 
 class Always(NamedTuple):
-    """A property of every event: only False or AssertionError means that it does not hold; None means that it does."""
+    """A property that holds after every event.
+
+    Where it does not hold, the check returns False or raises AssertionError. Any other value, None too, means that it
+    holds.
+    """
 
     name: str
     check: Check
 
 
 class Eventually(NamedTuple):
-    """A property that, if not true, becomes true within `within_ns`, and is true at the end; AssertionError: is not."""
+    """A property that, whenever it is not true, becomes true within `within_ns`, and that is true when the job ends.
+
+    The check returns a true value where it holds. An AssertionError means that it does not.
+    """
 
     name: str
     check: Check
@@ -90,7 +97,10 @@ class Watching:
                 self._seen[point.name] = now
 
     def close(self, job: JobState, now: int) -> None:
-        """Raise Violation for an `eventually` property with no time left; once the job has ended, none has any."""
+        """Check the `eventually` properties at the end of a run; Violation for one that has no time left.
+
+        All have to hold if the job has ended. If only the clock was stopped, a property may still have time left.
+        """
         for promise, since in self._since.items():
             if job.outcome is not None or now > since + promise.within_ns:
                 raise _broken(promise, since, job, now)

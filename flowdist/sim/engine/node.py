@@ -36,7 +36,10 @@ Attempt = tuple[ReplicaId, int]
 
 
 class RunningAttempts:
-    """The attempt of each replica that runs: one at most (R19). Suspended, or on a paused node, it does not count."""
+    """The attempt of each replica that runs anywhere in the cluster: one at most (R19).
+
+    Attempts whose workers are suspended, and attempts on a paused node, do not count as running.
+    """
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
@@ -97,7 +100,10 @@ class WorkerSide(Protocol):
 
 
 class SimNode:
-    """A node with its agent, link and workers; incarnations count the `starts` of earlier agents in thousands."""
+    """A node with its agent, its link and its workers.
+
+    `starts` is the number of earlier agents of this name. Incarnations count them in thousands, as in production.
+    """
 
     def __init__(
         self,
@@ -164,7 +170,10 @@ class SimNode:
             self._queue.after(takes, self.tell, io.WarmedUp())
 
     def lose_link(self) -> None:
-        """Lose the connection and what is on its way: the controller has died, as an agent on a quiet link knows."""
+        """Lose the connection, because the controller has died: messages that are on their way are dropped.
+
+        On a link without a fault the agent gets `Disconnected` and `Refused`, and so knows that no controller runs.
+        """
         self.renew()
         self.link += 1
         if self.net.is_quiet:

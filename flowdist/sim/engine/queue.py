@@ -66,7 +66,7 @@ class Queue:
 
     def after(self, delay: int, action: Action, *args: Any) -> None:
         """Plan the call `action(*args)` in `delay` ns. A negative delay means now."""
-        if delay > 0:
+        if delay > 0:  # as `at` does it, without another call: most actions are planned here
             self._serial += 1
             heappush(self._heap, (self.now + delay, self._serial, action, args))
         else:
