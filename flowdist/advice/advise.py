@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from flowdist.advice.alternatives import (
-    BRIEF,
     LEVERS,
     Change,
     Compile,
@@ -25,6 +24,7 @@ from flowdist.advice.playing import leading_role, play, rarest_in
 from flowdist.dsl.problems.problem import TopologyProblems
 from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import FaultError
+from flowdist.faults.kinds import having
 from flowdist.graph import RoleSpec, format_duration
 from flowdist.report.goodput import Estimate, daly_ns, estimate, needed_text
 from flowdist.sim.experiment.experiment import Experiment
@@ -245,7 +245,7 @@ def _notes(job: Experiment, measured: Sequence[Measured]) -> list[str]:
             "long, on less data; write step_time={...} or scaling="
         )
     kinds = {rate.kind for rate in job.plan.rates} | {fault.kind for fault in job.plan.faults}
-    if levers & {"lease", "heartbeat"} and not kinds & set(BRIEF):
+    if levers & {"lease", "heartbeat"} and kinds.isdisjoint(set(having("silences", "weakens-link")) - {"lost"}):
         notes.append(
             "a shorter lease also loses nodes that are silent only for a moment, and no rate here has such faults; "
             "add one, such as --rate node-pause=1/node-day/3s"

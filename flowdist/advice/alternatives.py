@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, get_args
 import msgspec
 
 from flowdist.advice.playing import leading_role
+from flowdist.faults.kinds import having
 from flowdist.graph import RoleGraph, RoleSpec, format_duration
 from flowdist.graph.capacity import fits, needed, offered, slots
 from flowdist.graph.units import DAY
@@ -17,8 +18,6 @@ from flowdist.sim.experiment.outcome import Outcome
 # minimum: also shrink or wait; patience: pending_timeout; budget: max_restarts. The last two are for jobs that fail.
 Lever = Literal["interval", "minimum", "spares", "scope", "lease", "heartbeat", "patience", "budget"]
 LEVERS: tuple[Lever, ...] = get_args(Lever)
-SILENT = ("lost", "partition", "cut-to", "pause", "flap", "drop", "delay")  # faults that only a lease reveals
-BRIEF = ("partition", "cut-to", "pause", "flap", "drop", "delay")  # those of them that a node survives
 MANY = 200  # nodes: from here on, spare nodes are tried by the per cent as well
 
 # Compiles the topology with more texts of --set, and another number of nodes (None: that of today).
@@ -69,7 +68,7 @@ def changes_of(job: Experiment, today: list[Outcome]) -> Iterator[Change]:
     yield from _spares(job.graph, role)
     yield from _scope(role)
     kinds = {rate.kind for rate in job.plan.rates} | {fault.kind for fault in job.plan.faults}
-    if kinds & set(SILENT):
+    if not kinds.isdisjoint(having("silences", "weakens-link")):
         yield from _silence(job.graph)
     reasons = [outcome.reason for outcome in today if outcome.has_failed]
     if reasons:

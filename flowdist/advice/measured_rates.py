@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from flowdist.faults.grammar import Fault
+from flowdist.faults.kinds import having
 from flowdist.graph import MINUTE, RoleGraph, format_duration
 from flowdist.graph.units import DAY
 from flowdist.record.journal import Header
@@ -14,7 +15,6 @@ from flowdist.report.goodput import poisson_95
 from flowdist.sim.experiment.record import reconstruct
 
 _Kind = tuple[str, str]  # "node" or a role, and the kind of fault
-NODE_KINDS, REPLICA_KINDS = ("kill", "lost", "leave", "preempt"), ("kill", "exit", "oom", "hang")
 
 
 class MeasuredRate(NamedTuple):
@@ -57,9 +57,9 @@ def _kind_of(fault: Fault, roles: set[str]) -> _Kind | None:
     """Return what kind of rate the fault counts for; None if for none."""
     if fault.replica is not None:
         role = fault.replica[0]
-        return (role, fault.kind) if fault.kind in REPLICA_KINDS and role in roles else None
+        return (role, fault.kind) if fault.kind in (*having("ends"), "hang") and role in roles else None
     is_node = fault.target not in ("controller", "all", *roles) and fault.label is None
-    return ("node", fault.kind) if is_node and fault.kind in NODE_KINDS else None
+    return ("node", fault.kind) if is_node and fault.kind in having("takes-node") else None
 
 
 def _rate(kind: _Kind, faults: Sequence[Fault], days: float) -> MeasuredRate:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Literal, NamedTuple, NoReturn, get_args
 
 from flowdist.errors import FlowdistError, did_you_mean, underlined
+from flowdist.faults.kinds import KINDS, having
 from flowdist.graph import duration_help, format_duration, parse_duration
 
 Event = Literal["start", "ready", "generation", "step", "checkpoint"]
@@ -18,35 +19,6 @@ EVENTS: tuple[str, ...] = get_args(Event)
 COUNTED_EVENTS = ("generation", "step", "checkpoint")  # these need a number: step=trainer,500
 MAY_COUNT = ("start",)  # start=trainer,2 is when a replica of the second generation starts, not when all of them run
 
-# The argument of each kind; None: the kind takes none.
-KINDS: dict[str, str | None] = {
-    "kill": None,
-    "exit": "exit code",
-    "preempt": "duration",
-    "hang": None,
-    "pause": None,
-    "slow": "factor",
-    "oom": None,
-    "lost": None,
-    "leave": None,
-    "partition": "nodes",
-    "cut-to": "nodes",
-    "torn-checkpoint": None,
-    "lost-checkpoint": None,
-    "corrupt-checkpoint": None,
-    "slow-checkpoint": "factor",
-    "drop": "probability",
-    "delay": "duration",
-    "duplicate": "probability",
-    "reorder": "probability",
-    "flap": "duration",
-    "disk-full": None,
-    "xid": "Xid",
-    "scale": "number of replicas",
-    "add": None,
-    "drain": None,
-}
-ORDERS = ("scale", "add", "drain")  # orders of the operator and nodes that join: no failures
 EXAMPLES = {
     "exit code": "3",
     "duration": "30s",
@@ -64,8 +36,6 @@ _ARGUMENTS = {
     "factor": (r"\d+(\.\d+)?x?", "factor", ""),
     "probability": (r"0(\.\d+)?|1(\.0+)?", "probability", ""),
 }
-MOMENTARY = ("kill", "exit", "oom", "hang", "torn-checkpoint")  # of replicas and the controller, these have no duration
-NODE_LIST = ("partition", "cut-to")  # their argument names nodes, or the controller
 _LABEL = re.compile(r"([A-Za-z][A-Za-z0-9_.-]*)=([A-Za-z0-9_.-]+)")
 _NAME = re.compile(r"[a-z][a-z0-9_-]*(/\d{1,9}(\.\d{1,9})?)?")
 _COUNT = re.compile(r"[1-9]\d{0,8}")
@@ -117,7 +87,7 @@ class Fault(NamedTuple):
     @property
     def others(self) -> tuple[str, ...]:
         """Nodes (or `controller`) in the argument of a partition or cut-to; empty for other kinds."""
-        return tuple(self.arg.split(",")) if self.kind in NODE_LIST else ()
+        return tuple(self.arg.split(",")) if KINDS[self.kind].argument == "nodes" else ()
 
     @property
     def xid(self) -> tuple[int, int]:
@@ -248,7 +218,7 @@ def parse_fault(text: str) -> Fault:
 
 def refuse_duration(fault: Fault) -> None:
     """Raise FaultError for a duration of a kind that happens at one moment, such as a kill of a replica."""
-    if fault.duration_ns is not None and fault.kind in MOMENTARY:
+    if fault.duration_ns is not None and fault.kind in having("momentary"):
         start, is_controller = fault.spec.rindex("/"), fault.target == "controller"
         whom = "the controller" if is_controller else "a replica"
         help = f"leave it out; {'the next takes over at once' if is_controller else 'its policy decides what follows'}"
@@ -299,15 +269,15 @@ def _parse_kind(text: str, kind_text: str, start: int) -> tuple[str, str]:
     kind, equals, arg = kind_text.partition("=")
     if kind not in KINDS:
         refuse(text, start, start + max(len(kind), 1), f"kind {kind!r} is unknown", did_you_mean(kind, KINDS))
-    wants = KINDS[kind]
+    wants = KINDS[kind].argument
     place = start + len(kind) + 1
-    if wants is None and equals:
+    if not wants and equals:
         refuse(text, place - 1, len(text), f"{kind} takes no argument", f"write {kind}")
-    if wants is not None and not arg:
+    if wants and not arg:
         refuse(text, start, start + len(kind_text), f"{kind} needs its {wants}", f"write {kind}={EXAMPLES[wants]}")
     if wants == "duration" and not _duration(text, arg, place) and kind == "flap":
         refuse(text, place, place + len(arg), "flap needs a period of more than zero", "write flap=5s")
-    pattern, what, help = _ARGUMENTS.get(wants or "", (".*", "", ""))
+    pattern, what, help = _ARGUMENTS.get(wants, (".*", "", ""))
     if not re.fullmatch(pattern, arg):
         refuse(text, place, place + len(arg), f"{arg!r} is no {what}", f"write {help or f'{kind}={EXAMPLES[what]}'}")
     return kind, arg

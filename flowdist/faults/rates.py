@@ -16,9 +16,6 @@ from types import MappingProxyType
 from flowdist.errors import did_you_mean
 from flowdist.faults.grammar import (
     EXAMPLES,
-    KINDS,
-    MOMENTARY,
-    ORDERS,
     Fault,
     FaultError,
     Rate,
@@ -26,6 +23,7 @@ from flowdist.faults.grammar import (
     parse_fault,
     refuse,
 )
+from flowdist.faults.kinds import KINDS, ORDERS, having
 from flowdist.faults.repairs import gap_ns, parse_lemon, parse_repair, parse_shape, repair_ns, sooner
 from flowdist.faults.streams import number, stream
 from flowdist.graph import HOUR, MINUTE, MS, SECOND, RoleGraph, format_duration
@@ -66,7 +64,9 @@ def parse_rate(text: str) -> Rate:
     try:
         parse_fault(probe)
     except FaultError as error:
-        help = f"write {name}={number}/{unit}:{error.help.rpartition('=')[2]}" if KINDS[kind] else "leave it out"
+        help = (
+            f"write {name}={number}/{unit}:{error.help.rpartition('=')[2]}" if KINDS[kind].argument else "leave it out"
+        )
         refuse(text, place, place + max(len(arg if colon else unit), 1), error.message.split("\n")[0], help)
     at, is_back = len(text) - len(after), bool(slash) and (bool(duration) or not extras)
     repair, duration_ns = parse_repair(text, at, duration) if is_back else (None, None)
@@ -90,7 +90,7 @@ def _extras(after: str) -> tuple[str, list[str]]:
 
 def _help_for_unit(text: str, subject: str, kind: str) -> str:
     """Return what to write for a rate without a unit, such as `trainer-kill=2`, whatever its subject is in the job."""
-    wants = KINDS[kind]
+    wants = KINDS[kind].argument
     arg = f":{EXAMPLES[wants]}" if wants else ""
     # the name of a subject alone does not say whether it is a role, a node or the key of a label
     what = subject if subject in ("node", "replica", "controller") else f"replica or node of {subject}"
@@ -135,7 +135,7 @@ def entities(rate: Rate, graph: RoleGraph, nodes: Sequence[str]) -> list[str]:
     """
     unit, found = _subjects(rate, graph, nodes)
     _check_unit(rate, unit)
-    if unit == "replica" and rate.kind in MOMENTARY and rate.duration_ns is not None:
+    if unit == "replica" and rate.kind in having("momentary") and rate.duration_ns is not None:
         message, place = f"{rate.kind} of a replica has no duration", rate.spec.index("/", rate.spec.index("/") + 1)
         end = place + 1 + len(rate.spec[place + 1 :].partition("/")[0])
         refuse(rate.spec, place, end, message, "leave it out", rate.where)

@@ -10,10 +10,10 @@ import re
 from math import gamma, isfinite, log1p
 
 from flowdist.faults.grammar import Lemon, Rate, Repair, refuse, wrong_duration
+from flowdist.faults.kinds import having
 from flowdist.faults.streams import number
 from flowdist.graph import MS, SECOND, duration_help, parse_duration
 
-RETURNING = ("kill", "lost", "leave", "preempt")  # faults after which a node comes back
 _EXPONENTIAL = re.compile(r"exp\((.*)\)")
 
 
@@ -55,7 +55,7 @@ def parse_lemon(text: str, start: int, value: str, kind: str, *, returns: bool) 
         refuse(text, start, end, f"{value!r} cannot be read", help)
     if not (0 < part <= 1 and times > 1 and isfinite(times)):
         refuse(text, start, end, "a part is from 0 to 1, and lemons fail more than once as often", help)
-    if kind not in RETURNING or not returns:
+    if kind not in having("takes-node") or not returns:
         help = "write node-kill=1e-3/node-day/4h/lemon=0.1,50"
         refuse(text, start, end, "no node comes back from these faults", help)
     return Lemon(part, times)

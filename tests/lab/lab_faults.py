@@ -13,7 +13,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from flowdist.faults.grammar import NODE_LIST, parse_fault
+from flowdist.faults.grammar import parse_fault
 from flowdist.runtime.injection.remote_faults import Paused, apply, workers_hit
 from flowdist.runtime.wire.frames import LinkFault, Operation, RemoteFault
 from tests.lab.network import Lab
@@ -85,7 +85,7 @@ class LabFaults:
             self._lab.delay(fault.node, fault.delay_ns / 1e9)
         elif fault.loss:
             self._lab.lose(fault.node, fault.loss)
-        elif planned.kind not in NODE_LIST:
+        elif planned.kind == "lost":
             self._lab.isolate(fault.node)
         elif fault.cut == ("up",):
             self._lab.cut(fault.node, *others)

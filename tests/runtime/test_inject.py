@@ -12,10 +12,11 @@ from flowdist.control.protocol.events import DrainRequested, NodeJoined, NodePre
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import FaultError
+from flowdist.faults.kinds import KINDS, ORDERS
 from flowdist.faults.rates import Arrivals
 from flowdist.graph import HOUR, SECOND, Cluster, NodeSpec, RoleGraph
-from flowdist.runtime.injection.injector import Injector, check_faults
-from flowdist.runtime.wire.frames import Operation, RemoteFault
+from flowdist.runtime.injection.injector import CAN, Injector, check_faults
+from flowdist.runtime.wire.frames import LinkFault, Operation, RemoteFault
 from tests.control.harness import Talk, graph, role
 
 
@@ -25,6 +26,15 @@ class ProcessControl:
 
     def kill_node(self, name: str, back_after_ns: int | None) -> None:
         self.done.append((name, back_after_ns))
+
+    def make_node_leave(self, name: str, back_after_ns: int | None) -> None:
+        self.done.append("leaves")
+
+    def guardian_of(self, name: str) -> int | None:
+        return None
+
+    def add_link_fault(self, fault: LinkFault) -> None:
+        self.done.append(fault)
 
     def kill_controller(self) -> None:
         self.done.append("controller")
@@ -71,6 +81,13 @@ def test_orders_are_carried_out_like_faults() -> None:
         DrainRequested("node1"),
         DrainRequested("node0"),
     ]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in CAN["node"] if kind not in (*ORDERS, "pause")])
+def test_each_kind_of_fault_of_a_node_is_carried_out_and_a_kill_alone_kills_it(kind: str) -> None:
+    argument = {"duration": "=30s", "nodes": "=controller", "probability": "=0.1"}.get(KINDS[kind].argument, "")
+    [done] = carried_out(f"node1@3s:{kind}{argument}", at=4 * SECOND)
+    assert (done == ("node1", None)) == (kind == "kill")
 
 
 def test_all_nodes_of_a_label_are_hit() -> None:

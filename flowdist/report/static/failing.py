@@ -11,11 +11,12 @@ from typing import Literal, NamedTuple
 
 from flowdist.dsl.problems.problem import did_you_mean
 from flowdist.errors import FlowdistError
+from flowdist.faults.kinds import KINDS, having
 from flowdist.graph import FailureKind, RoleGraph, RoleSpec, duration_help, format_duration, parse_duration
 from flowdist.graph.policies import SIGNAL_NAMES
 
 REPLICA_KINDS = ("kill", "exit", "signal", "oom", "hang", "start_failed", "unready")
-NODE_KINDS = ("kill", "lost", "leave", "drain", "preempt")  # all ways in which a node goes: one that is cut off is lost
+NODE_KINDS = (*having("takes-node"), "drain")  # all ways in which a node goes: one that is cut off is lost
 
 
 class Failing(NamedTuple):
@@ -80,7 +81,7 @@ def _refuse_times(text: str) -> None:
 
 def _controller(text: str, kind: str) -> Failing:
     name, _, argument = kind.partition("=")
-    if name in ("partition", "cut-to") and argument:
+    if name in KINDS and KINDS[name].argument == "nodes" and argument:
         other = argument.partition(",")[0]
         raise _wrong(text, f"the controller keeps running; {argument} fall silent", f"write {other}:lost")
     if kind != "kill":

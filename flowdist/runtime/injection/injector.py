@@ -16,7 +16,8 @@ import msgspec
 
 from flowdist.control.job.state import JobState, Replica
 from flowdist.control.protocol.events import DrainRequested, NodePreempted, ScaleRequested
-from flowdist.faults.grammar import ORDERS, Fault, FaultError, Plan
+from flowdist.faults.grammar import Fault, FaultError, Plan
+from flowdist.faults.kinds import ORDERS, carried_out
 from flowdist.faults.milestones import has_come
 from flowdist.faults.rates import Arrivals, check_rates
 from flowdist.faults.targets import (
@@ -34,11 +35,7 @@ from flowdist.runtime.injection.torn_checkpoint import TornCheckpoints
 from flowdist.runtime.processes.pausing import PausedNode
 from flowdist.runtime.wire.frames import Direction, LinkFault, Operation, RemoteFault
 
-KINDS = {
-    "node": ("kill", "lost", "leave", "preempt", "pause", "partition", "cut-to", "delay", "drop", "add", "drain"),
-    "replica": ("kill", "exit", "oom", "hang", "pause", "slow", "torn-checkpoint", "scale"),
-    "controller": ("kill", "partition", "cut-to"),
-}
+CAN = carried_out("real")
 SIMILARITY_MIN = 0.7  # of 1: a name this similar to a known one counts as a misspelling of that one
 BOTH: tuple[Direction, ...] = ("up", "down")
 
@@ -56,9 +53,9 @@ def check_faults(plan: Plan, graph: RoleGraph, *, has_guests: bool = False) -> N
     def check(faults: Sequence[Fault]) -> None:
         for fault in faults:
             _refuse_impossible(fault)
-        refuse_unsupported(faults, KINDS, "flowdist run")
+        refuse_unsupported(faults, CAN, "flowdist run")
         check_targets(faults, graph, nodes)
-        refuse_misplaced(faults, KINDS, nodes)
+        refuse_misplaced(faults, CAN, nodes)
 
     check(plan.faults)
     check_plan(plan, graph)
@@ -286,8 +283,10 @@ class Injector:
                 self._add_link_fault(LinkFault(name, fault.spec, delay_ns=parse_duration(fault.arg)), over_ns)
             case "drop":
                 self._add_link_fault(LinkFault(name, fault.spec, loss=float(fault.arg)), over_ns)
-            case _:
+            case "kill":
                 self._control.kill_node(name, fault.duration_ns)
+            case _:
+                raise AssertionError(f"nothing carries out {fault.kind} of a node")
 
     def _add_link_fault(self, fault: LinkFault, over_ns: int | None) -> None:
         self._control.add_link_fault(fault)

@@ -44,5 +44,9 @@ def apply(folder: Path, fault: RemoteFault) -> Paused | None:
                 (folder / INJECTED_EXIT).write_text(fault.arg)
             case "oom":
                 (folder / INJECTED_OOM).touch()
+            case "kill":
+                pass
+            case _:
+                raise ValueError(f"nothing carries out {fault.kind} of a worker")
         os.kill(pid, signal.SIGKILL)
     return None

@@ -13,6 +13,7 @@ from flowdist.control.protocol.effects import AnswerCheckpoint, StartReplica
 from flowdist.control.protocol.events import CheckpointOffered
 from flowdist.control.protocol.ids import ReplicaId, WorldName
 from flowdist.faults.grammar import Fault
+from flowdist.faults.kinds import having
 from flowdist.graph import RoleGraph
 from flowdist.graph.capacity import fits, needed, offered
 from flowdist.record.journal import Record
@@ -29,9 +30,6 @@ SPARE = "last spare used"
 STALE = "a stale generation tried to commit"
 DOUBLE = "double fault inside a recovery"
 POINTS = (STARTING, REFORMING, SAVING, RESTORING, CONTROLLER, SPARE, STALE, DOUBLE)
-
-# Kinds of faults that end or stop what they hit. The other kinds only disturb it, and reach no point.
-HARM = ("kill", "exit", "oom", "hang", "lost", "leave", "preempt", "pause", "partition", "cut-to")
 
 
 def reachable(graph: RoleGraph, *, has_spare: bool) -> tuple[str, ...]:
@@ -81,7 +79,7 @@ class Points:
 
     def hit(self, fault: Fault) -> None:
         """Note the points that a fault reaches, by the state of the job just before it hits."""
-        if fault.kind not in HARM:
+        if fault.kind not in having("harms"):
             return
         job, work, now = self._ctx.job, self._work, self._ctx.queue.now
         if fault.target == "controller":

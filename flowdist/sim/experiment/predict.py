@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from flowdist.control.protocol.ids import WorldName
 from flowdist.faults.files import parse_plan
-from flowdist.faults.grammar import ORDERS, Plan
+from flowdist.faults.grammar import Plan
+from flowdist.faults.kinds import ORDERS
 from flowdist.graph import HOUR, RoleGraph, RoleSpec
 from flowdist.record.journal import FaultLine, Header
 from flowdist.record.reader import WholeRecord

@@ -17,7 +17,8 @@ from flowdist.control.job.facts import Incident
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.ids import NodeName
 from flowdist.faults.files import parse_plan
-from flowdist.faults.grammar import ORDERS, Plan, parse_fault
+from flowdist.faults.grammar import Plan, parse_fault
+from flowdist.faults.kinds import ORDERS, having
 from flowdist.graph import MINUTE, SECOND, WorkloadSpec
 from flowdist.graph.roles import GROUP_TIMEOUTS_NS
 from flowdist.record.journal import AccountLine, FaultLine, Header, Line, Record
@@ -28,13 +29,6 @@ from flowdist.sim.engine.network import LATENCY_NS
 from flowdist.sim.engine.node import PROOF_NS
 from flowdist.sim.experiment.experiment import NO_ARRIVALS, Experiment, Gaps
 from flowdist.sim.simulation import with_nodes
-
-# Kinds of faults that slow a job down, or damage what it has saved, and need not make anything fail.
-WITHOUT_EVENT = (
-    *("slow", "pause", "hang"),
-    *("disk-full", "slow-checkpoint", "torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint"),
-    *("partition", "cut-to", "delay", "drop", "duplicate", "reorder", "flap"),
-)
 
 
 def of_record(header: Header, lines: Sequence[Line]) -> Experiment:
@@ -89,7 +83,7 @@ def _unseen(plan: Plan, lines: Sequence[Line]) -> list[str]:
     def is_seen(line: FaultLine) -> bool:
         return any(line.hit.partition(".")[0] == target and abs(line.t_ns - at) < MINUTE for target, at in seen)
 
-    hits = [line for line in lines if isinstance(line, FaultLine) and parse_fault(line.spec).kind in WITHOUT_EVENT]
+    hits = [line for line in lines if isinstance(line, FaultLine) and parse_fault(line.spec).kind in having("unseen")]
     specs = dict.fromkeys(line.spec for line in hits if not is_seen(line))
     return [f"{spec} was injected, and left no event" for spec in specs]
 

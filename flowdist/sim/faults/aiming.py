@@ -8,11 +8,10 @@ plan stays a plain list of faults with times, which can be reduced to fewer faul
 from __future__ import annotations
 
 from flowdist.faults.grammar import Fault
+from flowdist.faults.kinds import having
 from flowdist.faults.streams import draw, spread
 from flowdist.graph import MS, RoleGraph, RoleSpec, WorkloadSpec
 
-QUICK = ("kill", "exit", "oom")  # faults that the controller learns of at once
-SILENT = ("lost", "pause", "partition", "cut-to")  # faults that the controller learns of when the node's lease ends
 STOP_NS = 150 * MS  # estimate: from the moment the controller learns of a failure to the start of the next generation
 CYCLES = 3  # checkpoints after a restart that are aimed at; the times of later ones are too uncertain
 
@@ -68,12 +67,12 @@ class Aim:
         role = fault.replica[0] if fault.replica is not None else None
         if at is None or fault.target == "controller" or role not in (None, *self._graph.mates_of(spec.name)):
             return None
-        if fault.kind in QUICK:
+        if fault.kind in having("ends"):
             return at + STOP_NS
         if fault.kind == "hang":
             return at + (spec.hang_after_ns or 0) + spec.stop_grace_ns + STOP_NS
         silence = options.silent_after_ns
-        if fault.kind in SILENT and (fault.duration_ns is None or fault.duration_ns > silence):
+        if fault.kind in having("silences") and (fault.duration_ns is None or fault.duration_ns > silence):
             return at + silence + STOP_NS
         return None
 

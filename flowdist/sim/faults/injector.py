@@ -14,7 +14,8 @@ from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.events import DrainRequested, ScaleRequested
 from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.control.protocol.xid import xid_text
-from flowdist.faults.grammar import ORDERS, Fault, Plan
+from flowdist.faults.grammar import Fault, Plan
+from flowdist.faults.kinds import KINDS, ORDERS, carried_out, having
 from flowdist.faults.milestones import has_come
 from flowdist.faults.rates import Arrivals, check_rates
 from flowdist.faults.targets import check_plan, check_targets, refuse_fault, refuse_misplaced, refuse_unsupported
@@ -22,23 +23,17 @@ from flowdist.graph import MS, SECOND, RoleGraph, parse_duration
 from flowdist.record.journal import Record
 from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.controller import SimController
-from flowdist.sim.engine.network import Direction
+from flowdist.sim.engine.network import DISTURBANCES, Direction
 from flowdist.sim.engine.node import SimNode
-from flowdist.sim.user_code.checkpoints import DAMAGES
 from flowdist.sim.workers.work import Work
 
 # The shortest time from a node's death to its return: a little more than `node.PROOF_NS`. If a node came back
 # sooner, the proof of the old death would be taken for its own, and the node would be lost.
 PROVEN_NS = 11 * MS
 LEAVES_NS, LEAVES_MAX = SECOND, 120  # how long to wait, and how many times, for a node that leaves to be gone
-OF_LINKS = ("flap", "delay", "drop", "duplicate", "reorder")
-CHECKPOINTS = (*DAMAGES, "slow-checkpoint")
-SLOW = ("slow", "slow-checkpoint")
-KINDS = {
-    "node": ("kill", "lost", "leave", "preempt", "pause", "partition", "cut-to", *OF_LINKS, "xid", "add", "drain"),
-    "replica": ("kill", "exit", "oom", "hang", "pause", "slow", "disk-full", "scale", *CHECKPOINTS),
-    "controller": ("kill", "partition", "cut-to"),
-}
+CAN = carried_out("simulated")
+OF_LINKS = ("lost", "flap", *DISTURBANCES)
+OF_DISKS = (*having("damages"), "slow-checkpoint", "disk-full")
 
 
 def check_faults(plan: Plan, graph: RoleGraph) -> None:
@@ -46,11 +41,11 @@ def check_faults(plan: Plan, graph: RoleGraph) -> None:
     nodes = [node.name for node in graph.cluster.nodes] + plan.new_nodes
 
     def check(faults: Sequence[Fault]) -> None:
-        refuse_unsupported(faults, KINDS, "flowdist simulate")
+        refuse_unsupported(faults, CAN, "flowdist simulate")
         check_targets(faults, graph, nodes)
-        refuse_misplaced(faults, KINDS, nodes)
+        refuse_misplaced(faults, CAN, nodes)
         for fault in faults:
-            if fault.kind in SLOW and Fraction(fault.arg.rstrip("x")) < 1:
+            if KINDS[fault.kind].argument == "factor" and Fraction(fault.arg.rstrip("x")) < 1:
                 refuse_fault(fault, f"{fault.target} would be no slower", f"write {fault.kind}=2x")
 
     check(plan.faults)
@@ -131,7 +126,7 @@ class FaultInjector:
         elif fault.label is not None or fault.target in self._nodes:
             for node in self._named(fault):
                 self._hit_node(fault, node)
-        elif fault.kind in ("disk-full", *CHECKPOINTS):
+        elif fault.kind in OF_DISKS:
             self._hit_checkpoints(fault)
         else:
             for replica in self._targets(fault):
@@ -178,7 +173,7 @@ class FaultInjector:
         """Apply a fault of disks or checkpoints to its roles, if they save, or have something to damage."""
         name = fault.target.partition("/")[0]
         roles = list(self._ctx.job.roles) if name == "all" else [name]
-        if fault.kind in DAMAGES:
+        if fault.kind in having("damages"):
             roles = [role for role in roles if self._has_saved(fault, role)]
         roles = [role for role in roles if self._saves(role)]
         if roles:
@@ -222,7 +217,7 @@ class FaultInjector:
         link, and the node is cut off. What hits the node itself hits one that is cut off, too.
         """
         has_no_such_gpu = fault.kind == "xid" and fault.xid[1] >= node.spec.gpu
-        is_of_link = fault.kind in ("lost", *OF_LINKS) or set(fault.others) == {"controller"}
+        is_of_link = fault.kind in OF_LINKS or set(fault.others) == {"controller"}
         if not node.is_alive or has_no_such_gpu or (is_of_link and node.net.is_dead):
             return
         self._note_hit(fault, node.spec.name)

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from flowdist.faults.grammar import Fault, Plan, parse_fault
+from flowdist.faults.kinds import having
 from flowdist.faults.streams import draw
 from flowdist.graph import MS, SECOND, RestartPolicy, RoleGraph, RoleSpec, format_duration
 from flowdist.graph.capacity import fits, needed, offered, subtract
 from flowdist.sim.faults.aiming import Aim
-from flowdist.sim.user_code.checkpoints import DAMAGES
 from flowdist.sim.user_code.models import load_model
 from flowdist.sim.workers.collectives import says_nothing
 
@@ -147,7 +147,7 @@ class Nemesis:
             if text is None:
                 continue
             faults.append(_fault(text, at))
-            if faults[-1].kind in DAMAGES and self._saves:  # a restart reads the damage soon after
+            if faults[-1].kind in having("damages") and self._saves:  # a restart reads the damage soon after
                 faults += self._replica_killed(dice, budgets, at + dice.below("read", 8 * SECOND))
         return Plan(tuple(faults))
 

@@ -13,12 +13,13 @@ import msgspec
 
 from flowdist.errors import FlowdistError
 from flowdist.faults.grammar import Fault, Plan, Rate, refuse
+from flowdist.faults.kinds import carried_out
 from flowdist.graph import MINUTE, SECOND, RoleGraph, RoleSpec, format_duration
 from flowdist.graph.capacity import slots_on
 from flowdist.sim.engine.network import LATENCY_NS
 from flowdist.sim.engine.node import BIND_NS, KILL_NS, PROOF_NS, SPAWN_NS
 
-KINDS = {"node": ("kill", "lost", "add"), "replica": ("kill", "exit", "oom", "slow")}  # the faults that it plays
+CAN = carried_out("fast")
 LEAST_AWAY_NS = SECOND  # a node that is back sooner may join before it is lost
 HELP = "flowdist simulate without --macro plays it, each message of it: give it a shorter --until"
 
@@ -201,7 +202,7 @@ def _check_plan(plan: Plan, graph: RoleGraph) -> None:
 
 def _check_kind(what: Fault | Rate, target: str, name: str, end: int, *, of_replicas: bool) -> None:
     """Raise FaultError, with the text up to `end` underlined, if macro mode plays no such fault of such a target."""
-    played = KINDS["replica" if of_replicas else "node"]
+    played = CAN["replica" if of_replicas else "node"]
     if target == "controller" or what.kind not in played:
         message = f"macro mode does not play {name}, but {', '.join(played)}"
         refuse(what.spec, 0, end, message, HELP, what.where)

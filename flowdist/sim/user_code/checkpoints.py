@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import errno
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.worker.model import check_data, check_name
 
 Damage = Literal["torn-checkpoint", "lost-checkpoint", "corrupt-checkpoint"]
-DAMAGES: tuple[Damage, ...] = get_args(Damage)
 
 
 class Operation(NamedTuple):

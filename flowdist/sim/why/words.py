@@ -5,39 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flowdist.faults.grammar import Fault, Scale
+from flowdist.faults.kinds import KINDS
 from flowdist.graph import format_duration
 from flowdist.sim.calibration.fit import rounded
 from flowdist.sim.experiment.compare import compare
 from flowdist.sim.experiment.outcome import Outcome
 from flowdist.sim.why.search import Cause, Counterfactual
-
-# What happened to {target}, by kind of fault; {arg} is its argument. A kill is named by its target.
-WORDS = {
-    "exit": "the failure of {target} (exit code {arg})",
-    "preempt": "the preemption of {target}",
-    "hang": "the hang of {target}",
-    "pause": "the pause of {target}",
-    "slow": "the slowness of {target} ({arg})",
-    "oom": "the death of {target} (out of memory)",
-    "lost": "the silence of {target}",
-    "leave": "the departure of {target}",
-    "partition": "the partition of {target} from {arg}",
-    "cut-to": "the cut from {target} to {arg}",
-    "torn-checkpoint": "the torn checkpoint of {target}",
-    "lost-checkpoint": "the lost checkpoint of {target}",
-    "corrupt-checkpoint": "the corrupt checkpoint of {target}",
-    "slow-checkpoint": "the slow checkpoints of {target} ({arg})",
-    "drop": "the lossy link of {target} ({arg})",
-    "delay": "the slow link of {target} ({arg})",
-    "duplicate": "the duplicated messages of {target} ({arg})",
-    "reorder": "the reordered messages of {target} ({arg})",
-    "flap": "the flapping link of {target}",
-    "disk-full": "the full disk of {target}",
-    "xid": "the GPU error of {target} (Xid {arg})",
-    "scale": "the scaling of {target} to {arg}",
-    "add": "the arrival of {target}",
-    "drain": "the drain of {target}",
-}
 
 
 def time_words(ns: int) -> str:
@@ -50,17 +23,16 @@ def cause_words(cause: Cause) -> str:
     if isinstance(cause.what, Fault):
         return f"{_fault_words(cause.what)} {_when_words(cause.what)}"
     arg = str(cause.what.replicas) if isinstance(cause.what, Scale) else ""
-    what = WORDS[cause.flag.removeprefix("--")].format(target=cause.target, arg=arg)
+    what = KINDS[cause.flag.removeprefix("--")].words.format(target=cause.target, arg=arg)
     return f"{what} at {time_words(cause.what.at_ns)}"
 
 
 def _fault_words(fault: Fault) -> str:
     """Return what happened to what: `the failure of trainer/0 (exit code 3)`."""
-    if fault.kind == "kill":
-        is_process = fault.target == "controller" or fault.replica is not None
-        return f"the {'death' if is_process else 'loss'} of {_target_words(fault)}"
+    if fault.kind == "kill" and (fault.target == "controller" or fault.replica is not None):
+        return f"the death of {_target_words(fault)}"
     arg = fault.arg.partition(",")[0] if fault.kind == "xid" else fault.arg  # the rest is the number of the GPU
-    return WORDS[fault.kind].format(target=_target_words(fault), arg=arg)
+    return KINDS[fault.kind].words.format(target=_target_words(fault), arg=arg)
 
 
 def _target_words(fault: Fault) -> str:
