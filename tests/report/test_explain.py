@@ -246,7 +246,7 @@ def test_an_unready_replica_still_runs_and_is_stopped() -> None:
         ("controller:oom", "the controller does not fail by 'oom'", "write controller"),
         ("controller:partition=node2", "the controller keeps running; node2 fall silent", "write node2:lost"),
         ("node1/0", "node1 is a node: it has no replicas", "write node1"),
-        ("node1:oom", "a node does not fail by 'oom'", "known: kill, lost, leave, drain, preempt"),
+        ("node1:oom", "a node does not fail by 'oom'", "known: kill, lost, leave, preempt, drain"),
         ("node1:premept", "a node does not fail by 'premept'", 'did you mean "preempt"?'),
         ("node1:preempt=soon", "'soon' is no duration", "write node1:preempt=30s"),
         ("node1:preempt=", "'' is no duration", "write node1:preempt=30s"),
