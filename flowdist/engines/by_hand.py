@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Callable, Iterable, Mapping
 
 from flowdist.control.fleet.values import Launch, Seen
+from flowdist.engines.interface import Engine
 
 
-class ByHand:
+class ByHand(Engine):
     """Engine that shows the command line of each member for a person to type on another host.
 
     A member is pending until it is cancelled: only the job shows that it has joined. A reference is the member's name.
@@ -16,7 +18,7 @@ class ByHand:
 
     name = "hand"
 
-    def __init__(self, show: Callable[[str], None]) -> None:
+    def __init__(self, show: Callable[[str], object] = lambda text: print(text, file=sys.stderr, flush=True)) -> None:
         self._show = show
         self._open: set[str] = set()
 

@@ -5,14 +5,15 @@ All methods may block for as long as the engine's own commands take: a driver ca
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from flowdist.control.fleet.values import Launch, Seen
+from flowdist.control.fleet.values import Launch, Pool, Seen
 from flowdist.dsl.problems.problem import Problem
 from flowdist.dsl.read.fields import Arguments
+from flowdist.engines.pools import pools_of
 from flowdist.errors import FlowdistError
-from flowdist.graph import RoleGraph
+from flowdist.graph import SECOND, RoleGraph
 
 CANNOT = "FD182"  # the code of an error: the engine cannot honour an argument of the topology
 DIFFERS = "FD336"  # the code of a warning: the engine honours an argument in another way
@@ -22,6 +23,12 @@ class EngineFailed(FlowdistError):
     """Error of an engine that did not carry out an order, or did not answer. The order may be repeated later."""
 
     exit_code = 1
+
+
+def refuse_options(words: Sequence[str]) -> None:
+    """Raise FlowdistError if there are options for an engine that has none."""
+    if words:
+        raise FlowdistError(f"-o {words[0]}: no engine reads it", help="write --on slurm, or leave -o out")
 
 
 class Topic(NamedTuple):
@@ -44,9 +51,40 @@ class Topic(NamedTuple):
 class Engine(Protocol):
     """An engine. A reference is the engine's own name of a member, such as the number of a Slurm job."""
 
-    @property
-    def name(self) -> str:
-        """The word of `--on` for this engine."""
+    name: str  # the word of `--on` for this engine
+    notice_ns: int = 60 * SECOND  # how long before the end of its time a member is told of it
+
+    @classmethod
+    def find_problems(cls, topic: Topic, words: Sequence[str]) -> list[Problem]:
+        """Return what the engine cannot honour of a topology; FlowdistError if a text of `-o` in `words` is wrong."""
+        refuse_options(words)
+        return []
+
+    @classmethod
+    def employ(cls, words: Sequence[str], roles: Sequence[str], folder: str) -> Engine:
+        """Return the engine for a job with these roles; commands run in `folder`. FlowdistError as `find_problems`."""
+        refuse_options(words)
+        return cls()
+
+    def pools(self, graph: RoleGraph) -> list[Pool]:
+        """Return the pools of members of a job, as the engine's options ask for them; Unsized as for `pools_of`."""
+        return pools_of(graph, {}, {})
+
+    def script(self, launch: Launch) -> str:
+        """Return what starts a member, for people to read: a script, or its command line."""
+        return " ".join(launch.command) + "\n"
+
+    def controller_script(self, title: str, command: Sequence[str], logs: str) -> str:
+        """Return the script of a job in which the controller is to run; empty: it runs in this process."""
+        return ""
+
+    def start_controller(self, script: str) -> str:
+        """Submit a controller's job, and return what the engine calls it; EngineFailed if refused."""
+        raise EngineFailed(f"{self.name} has no jobs for controllers")
+
+    def own_job(self) -> str:
+        """Return what the engine calls the job in which this process runs."""
+        raise EngineFailed(f"{self.name} has no jobs for controllers")
 
     def submit(self, launch: Launch) -> str:
         """Order the start of a member, perhaps much later, and return its reference; EngineFailed if refused."""

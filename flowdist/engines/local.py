@@ -10,26 +10,25 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from flowdist.control.fleet.values import Cause, Launch, Seen
-from flowdist.engines.interface import EngineFailed
+from flowdist.engines.interface import Engine, EngineFailed
 
 
-class LocalProcesses:
-    """Engine whose members are child processes of this one, each in a session of its own, with a file in `logs`.
+class LocalProcesses(Engine):
+    """Engine whose members are child processes of this one, each in a session of its own.
 
     A reference is the process id with the start time (clock ticks since boot): ids are used again.
     """
 
     name = "local"
 
-    def __init__(self, logs: Path) -> None:
-        self._logs = logs
+    def __init__(self) -> None:
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._cancelled: set[str] = set()
 
     def submit(self, launch: Launch) -> str:
         """Start the process of a member. `avoid` plays no part: there is one machine."""
         try:
-            with (self._logs / f"{launch.member}.out").open("ab") as log:
+            with Path(launch.logs, f"{launch.member}.out").open("ab") as log:
                 child = subprocess.Popen(
                     launch.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
                 )

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from flowdist.control.fleet.values import Pool, Size
+from flowdist.errors import FlowdistError
 from flowdist.graph import NODE_POOL, RoleGraph, RoleSpec, parse_memory
 from flowdist.graph.capacity import needed
 from flowdist.graph.roles import PENDING_NS
@@ -21,7 +22,7 @@ QUEUE_NS = 30 * DAY  # for which a role waits for members
 SHARED = "*"  # the value of the label NODE_POOL of members that all other roles share; no role has this name
 
 
-class Unsized(Exception):
+class Unsized(FlowdistError):
     """The topology does not say how many members the roles without options of their own have."""
 
 
@@ -35,7 +36,7 @@ def pools_of(graph: RoleGraph, of_roles: Mapping[str, Mapping[str, str]], shared
     found = []
     if others:
         if not graph.cluster.given:
-            raise Unsized("nothing says how many members there are")
+            raise Unsized("nothing says how many members there are", help="write --nodes 2:8")
         most = len(graph.cluster.nodes)
         size = _size(others, most, shared)
         found.append(Pool("", tuple(role.name for role in others), graph.cluster.min_nodes, most, size))

@@ -85,7 +85,7 @@ class Bench(NamedTuple):
     def submit(self, member: str, avoid: tuple[str, ...] = ()) -> str:
         pipes = Member(self.folder / member)
         command = (sys.executable, str(self.folder / "member.py"), str(self.folder / member))
-        reference = self.engine.submit(Launch(member, f"job-{member}", "", Size(), command, avoid))
+        reference = self.engine.submit(Launch(member, f"job-{member}", "", Size(), command, avoid, str(self.folder)))
         self.submitted[reference] = pipes
         return reference
 
@@ -123,14 +123,14 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "member.py").write_text(MEMBER)
     person = Person()
     if request.param == "local":
-        bench = Bench(LocalProcesses(tmp_path), tmp_path, {})
+        bench = Bench(LocalProcesses(), tmp_path, {})
     elif request.param == "hand":
         bench = Bench(ByHand(person.read), tmp_path, {}, sees=False)
     else:
         if request.param == "slurm":
             fake_slurm.install(tmp_path / "fake")
         monkeypatch.setenv("PATH", f"{tmp_path / 'fake'}:{os.environ['PATH']}")
-        engine = Slurm(read_options([], []), str(tmp_path), str(tmp_path))
+        engine = Slurm(read_options([], []), str(tmp_path))
         bench = Bench(engine, tmp_path, {})
     with contextlib.ExitStack() as stack:
         if request.param == "real slurm":

@@ -45,11 +45,12 @@ def invoke(verb: object, folder: Path, *words: str) -> Result:
 
 def launch(**fields: object) -> Launch:
     base = {"member": "m1", "title": "job-m1", "pool": "", "size": Size(2), "command": ("flowdist", "join", "h:1")}
+    base["logs"] = "/logs"
     return Launch(**{**base, **fields})  # type: ignore[arg-type]
 
 
 def script(*words: str, **fields: object) -> str:
-    return Slurm(read_options(words, ["ps"]), "/work", "/logs").script(launch(**fields))
+    return Slurm(read_options(words, ["ps"]), "/work").script(launch(**fields))
 
 
 def test_all_wrong_options_are_reported_at_once() -> None:
@@ -182,7 +183,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_what_slurm_says_when_it_refuses_a_job_reaches_the_user(fake: Path, tmp_path: Path) -> None:
-    engine = Slurm(read_options(["partition=closed"], []), str(tmp_path), str(tmp_path))
+    engine = Slurm(read_options(["partition=closed"], []), str(tmp_path))
     with pytest.raises(EngineFailed, match=r"sbatch ended with exit code 1: .*invalid partition specified: closed"):
         engine.submit(launch())
     (fake / "away").touch()
@@ -191,9 +192,9 @@ def test_what_slurm_says_when_it_refuses_a_job_reaches_the_user(fake: Path, tmp_
 
 
 def test_excluded_hosts_drained_nodes_and_the_environment_of_a_job(fake: Path, tmp_path: Path) -> None:
-    engine = Slurm(read_options([], []), str(tmp_path), str(tmp_path))
-    waits = engine.submit(launch(command=("true",), avoid=("h1",)))
-    runs = engine.submit(launch(command=("sleep", "60")))
+    engine = Slurm(read_options([], []), str(tmp_path))
+    waits = engine.submit(launch(command=("true",), avoid=("h1",), logs=str(tmp_path)))
+    runs = engine.submit(launch(command=("sleep", "60"), logs=str(tmp_path)))
     (fake / "nodes").write_text("h1 draining\n")
     assert engine.observe([waits, runs]) == {
         waits: Seen("pending", "", "", "PENDING (Resources)"),
@@ -208,10 +209,10 @@ def test_excluded_hosts_drained_nodes_and_the_environment_of_a_job(fake: Path, t
 
 def test_members_run_on_the_nodes_that_are_listed_and_on_no_other(fake: Path, tmp_path: Path) -> None:
     (fake / "nodes").write_text("".join(f"h{number} idle\n" for number in range(1, 5)))
-    engine = Slurm(read_options(["nodelist=h2,h3"], []), str(tmp_path), str(tmp_path))
+    engine = Slurm(read_options(["nodelist=h2,h3"], []), str(tmp_path))
     assert "#SBATCH --exclude=h1,h4\n" in engine.script(launch())
     assert "#SBATCH --exclude=h1,h4,h3\n" in engine.script(launch(avoid=("h3", "h4")))
-    unknown = Slurm(read_options(["nodelist=h2,h9"], []), str(tmp_path), str(tmp_path))
+    unknown = Slurm(read_options(["nodelist=h2,h9"], []), str(tmp_path))
     with pytest.raises(EngineFailed, match="Slurm has no node h9"):
         unknown.submit(launch())
 

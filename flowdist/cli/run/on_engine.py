@@ -19,14 +19,9 @@ from flowdist.cli.run.hosts import TOKEN, place_of, serve
 from flowdist.cli.run.join import read_token
 from flowdist.cli.shared.engines import EngineOptions
 from flowdist.control.fleet.values import Launch, Pool, Submit
-from flowdist.engines.by_hand import ByHand
+from flowdist.engines import engine_of
 from flowdist.engines.interface import Engine
-from flowdist.engines.local import LocalProcesses
-from flowdist.engines.pools import SHARED, Unsized, on_pools, pools_of
-from flowdist.engines.slurm.commands import call, left_out
-from flowdist.engines.slurm.engine import LOG, Slurm
-from flowdist.engines.slurm.options import NOTICE_NS, SlurmOptions, read_options
-from flowdist.engines.slurm.script import controller_script, directives, job_name
+from flowdist.engines.pools import SHARED, on_pools
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph, format_duration
 from flowdist.runtime.atomic import write_atomically
@@ -51,17 +46,9 @@ class Employment(msgspec.Struct, frozen=True):
     pools: tuple[Pool, ...]
     folder: str  # in which the commands run
 
-    @property
-    def slurm(self) -> SlurmOptions:
-        """The options of Slurm; they are checked already."""
-        return read_options(self.options if self.engine == "slurm" else (), self.roles)
-
-    def engine_in(self, run_dir: Path) -> Engine:
-        """Return the engine, which keeps the output of members in the folder of the run."""
-        logs = run_dir / MEMBERS
-        if self.engine == "slurm":
-            return Slurm(self.slurm, self.folder, str(logs))
-        return LocalProcesses(logs) if self.engine == "local" else ByHand(functools.partial(click.echo, err=True))
+    def start(self) -> Engine:
+        """Return the engine; its options are checked already."""
+        return engine_of(self.engine).employ(self.options, self.roles, self.folder)
 
 
 class _Place(NamedTuple):
@@ -71,11 +58,9 @@ class _Place(NamedTuple):
     job_id: str
     runs: Path
 
-    def launch(self, employment: Employment, name: str, run_dir: Path, order: Submit) -> Launch:
+    def launch(self, employment: Employment, engine: Engine, name: str, run_dir: Path, order: Submit) -> Launch:
         """Return the launch of a member."""
-        pool = next(pool for pool in employment.pools if pool.name == order.pool)
-        size = pool.size
-        notice = employment.slurm.notice_ns if employment.engine == "slurm" else NOTICE_NS
+        size = next(pool.size for pool in employment.pools if pool.name == order.pool)
         words = {
             "--id": self.job_id,
             "--token-file": str(run_dir / TOKEN_FILE),
@@ -83,89 +68,85 @@ class _Place(NamedTuple):
             "--pool": (order.pool or SHARED) if len(employment.pools) > 1 else "",
             "--cpus": str(size.cpu),
             "--memory": f"{size.memory}B" if size.memory else "",
-            "--notice": format_duration(notice),
+            "--notice": format_duration(engine.notice_ns),
             "--workdir": employment.folder,
             "--runs": str(self.runs),
         }
         options = [word for option, value in words.items() if value for word in (option, value)]
         command = (sys.executable, "-m", "flowdist", "join", str(self.endpoint), *options)
-        return Launch(order.member, job_name(name, order.pool, order.member), order.pool, size, command, order.avoid)
+        title, logs = _title(name, order.pool, order.member), str(run_dir / MEMBERS)
+        return Launch(order.member, title, order.pool, size, command, order.avoid, logs)
+
+
+def _title(*parts: str) -> str:
+    """Return the name of a member or a controller in the engine's own lists, such as `word2vec-trainer-m3`."""
+    return "-".join(filter(None, parts))
 
 
 def employment_of(graph: RoleGraph, engine: EngineOptions) -> Employment:
     """Return how a new run employs the engine."""
     roles = tuple(role.name for role in graph.roles)
-    options = read_options(engine.words if engine.on == "slurm" else (), roles)
-    try:
-        pools = tuple(pools_of(graph, options.of_roles, options.shared))
-    except Unsized as error:
-        raise FlowdistError(str(error), help="write --nodes 2:8") from None
     folder = str(Path(graph.source).parent) if graph.source else str(Path.cwd())
-    return Employment(engine.on, engine.words, roles, pools, folder)
+    pools = engine_of(engine.on).employ(engine.words, roles, folder).pools(graph)
+    return Employment(engine.on, engine.words, roles, tuple(pools), folder)
 
 
 def print_scripts(graph: RoleGraph, engine: EngineOptions, settings: RunSettings, listen: str | None) -> None:
     """Print what --dryrun shows: the script of one member of each pool, or its command line."""
     employment = employment_of(graph, engine)
     runs = settings.base.resolve()
-    run_dir = runs / f"{graph.name}-RUN"
     here = endpoint_of(listen, PORTS[0]) if listen else Endpoint(socket.gethostname(), PORTS[0])
-    place, shown = _Place(here, graph.name, runs), employment.engine_in(run_dir)
-    if employment.engine == "slurm" and employment.slurm.controller == "job":
-        click.echo(controller_job(graph, engine, settings))
+    place, shown = _Place(here, graph.name, runs), employment.start()
+    if controller := _controller_job(graph, shown, settings):
+        click.echo(controller)
     for number, pool in enumerate(employment.pools, start=1):
-        launch = place.launch(employment, graph.name, run_dir, Submit(f"m{number}", pool.name))
+        order = Submit(f"m{number}", pool.name)
         count = f"{pool.min_members} to {pool.max_members} members for {', '.join(pool.roles)}"
         click.echo(f"# {count}; this is the first")
-        if isinstance(shown, Slurm):
-            click.echo(shown.script(launch))
-        else:
-            click.echo(" ".join(launch.command) + "\n")
+        click.echo(shown.script(place.launch(employment, shown, graph.name, runs / f"{graph.name}-RUN", order)))
 
 
-def controller_job(graph: RoleGraph, engine: EngineOptions, settings: RunSettings) -> str:
-    """Return the script of a Slurm job that runs the controller, which submits the members."""
-    options = employment_of(graph, engine).slurm
-    own = options.of_controller()
-    runs = settings.base.resolve()
-    name = job_name(graph.name, "controller")
-    asked = directives(
-        name, own, folder=str(Path.cwd()), log=f"{runs}/{LOG}", cpu=1, gpu=0, memory=0,
-        avoid=left_out(own.get("nodelist", "")), requeue=True, notice_ns=options.notice_ns,
-    )  # fmt: skip
+def _controller_job(graph: RoleGraph, engine: Engine, settings: RunSettings) -> str:
+    """Return the script of a job that runs this command's controller; empty if it runs in this process."""
     kept = [word for word in sys.argv[2:] if word not in ("--detach", "-d", "--dryrun")]
     command = [sys.executable, "-m", "flowdist", "run", IN_JOB, *kept]
-    return controller_script(asked, command, setup=own.get("setup", ""))
+    return engine.controller_script(_title(graph.name, "controller"), command, str(settings.base.resolve()))
 
 
-def _of_controller_job(graph: RoleGraph, settings: RunSettings) -> RunSettings:
-    """Return the settings of a run whose controller has a Slurm job of its own: a requeued job resumes its run."""
-    prefix = f"{graph.name}-{os.environ.get('SLURM_JOB_ID', '0')}"
+def _of_controller_job(graph: RoleGraph, job: str, settings: RunSettings) -> RunSettings:
+    """Return the settings of a run whose controller has a job of its own: one that starts again resumes its run."""
+    prefix = f"{graph.name}-{job}"
     found = [path for path in run_dirs(settings.base) if path.name.startswith(f"{prefix}_") and has_begun(path)]
     return settings._replace(prefix=prefix, resume=found[0].name if found else "")
 
 
 def run_on(
-    graph: RoleGraph | None, engine: EngineOptions, listen: str | None, job_id: str | None, settings: RunSettings
+    graph: RoleGraph | None,
+    engine: EngineOptions,
+    listen: str | None,
+    job_id: str | None,
+    settings: RunSettings,
+    *,
+    in_job: bool,
 ) -> NoReturn:
-    """Run a job whose hosts an engine starts, and exit with its exit code."""
+    """Run a job whose hosts an engine starts, and exit with its exit code; `in_job`: in the controller's own job."""
     door = None
-    if graph is not None and settings.prefix == IN_JOB:
-        settings = _of_controller_job(graph, settings)
-        graph = graph if not settings.resume else None
-    elif graph is not None and engine.on == "slurm" and employment_of(graph, engine).slurm.controller == "job":
-        settings.base.mkdir(parents=True, exist_ok=True)
-        number = call(["sbatch", "--parsable"], controller_job(graph, engine, settings)).strip()
-        click.echo(f"the controller is submitted as Slurm job {number}; its run is {graph.name}-{number}_...")
-        sys.exit(0)
-    if graph is None:
-        run_dir, past = find_run(settings.base, settings.resume)
-        employment, door, name = _saved(run_dir), saved_endpoint(run_dir), past.name
-        os.environ[TOKEN] = read_token(run_dir / TOKEN_FILE)
-    else:
+    if graph is not None:
         employment, name = employment_of(graph, engine), graph.name
+        employed = employment.start()
+        if in_job:
+            settings = _of_controller_job(graph, employed.own_job(), settings)
+        elif script := _controller_job(graph, employed, settings):
+            settings.base.mkdir(parents=True, exist_ok=True)
+            job = employed.start_controller(script)
+            click.echo(f"the controller is submitted as job {job} of {engine.on}; its run is {name}-{job}_...")
+            sys.exit(0)
         graph = on_pools(graph, employment.pools)
         os.environ.setdefault(TOKEN, secrets.token_urlsafe(32))
+    if graph is None or settings.resume:
+        graph, (run_dir, past) = None, find_run(settings.base, settings.resume)
+        employment, door, name = _saved(run_dir), saved_endpoint(run_dir), past.name
+        os.environ[TOKEN] = read_token(run_dir / TOKEN_FILE)
     endpoint, address, _reserved = _listen(listen, door.endpoint if door is not None else None)
     job_id = job_id or (door.job if door is not None else f"{name}-{secrets.token_hex(4)}")
     place = _Place(endpoint, job_id, settings.base.resolve())
@@ -182,8 +163,9 @@ def _employ(employment: Employment, place: _Place, name: str, run_dir: Path) -> 
     with os.fdopen(os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(os.environ[TOKEN] + "\n")
     write_atomically(run_dir / ENGINE, msgspec.json.encode(employment))
-    launch = functools.partial(place.launch, employment, name, run_dir)
-    return Employer(employment.engine_in(run_dir), employment.pools, launch, str(place.endpoint))
+    engine = employment.start()
+    launch = functools.partial(place.launch, employment, engine, name, run_dir)
+    return Employer(engine, employment.pools, launch, str(place.endpoint))
 
 
 def _saved(run_dir: Path) -> Employment:

@@ -100,8 +100,7 @@ class StartOptions(NamedTuple):
 
     def settings(self) -> dict[str, Any]:
         """Return those of the options that are fields of `RunSettings`."""
-        prefix = "--in-controller-job" if self.in_controller_job else ""
-        return {"resume": self.resume or "", "seed": self.seed or 0, "truncate_at": self.truncate_at, "prefix": prefix}
+        return {"resume": self.resume or "", "seed": self.seed or 0, "truncate_at": self.truncate_at}
 
 
 @verb("run", cls=_Run)
@@ -189,7 +188,7 @@ def command(
         if start.dryrun and graph is not None:
             on_engine.print_scripts(graph, engine, settings, start.listen)
             return
-        on_engine.run_on(graph, engine, start.listen, start.job_id, settings)
+        on_engine.run_on(graph, engine, start.listen, start.job_id, settings, in_job=start.in_controller_job)
     if start.listen is not None:
         from flowdist.cli.run.hosts import listen_for_hosts  # not needed on one host
 
@@ -218,9 +217,6 @@ def _refuse_mixtures(named: TopologyOptions, start: StartOptions, plan: Plan) ->
 
 def _refuse_mixtures_with_engine(named: TopologyOptions, start: StartOptions, engine: EngineOptions) -> None:
     """Refuse options that do not go with an engine, or only with one."""
-    if engine.on == "jobset":
-        help = "write flowdist export --to jobset -o image=IMAGE | kubectl apply --server-side -f -"
-        raise FlowdistError("run does not start jobs on Kubernetes", help=help)
     if start.dryrun and (not engine.on or start.resume is not None):
         raise FlowdistError("--dryrun goes with --on and a topology", help="flowdist plan shows what runs here")
     if start.resume is not None and engine.words:

@@ -41,6 +41,7 @@ class Launch(msgspec.Struct, frozen=True):
     size: Size  # what it needs
     command: tuple[str, ...]  # its command line, without secrets
     avoid: tuple[str, ...] = ()  # hosts on which the engine must not start it
+    logs: str = ""  # the folder for what it prints
 
 
 class Seen(msgspec.Struct, frozen=True):

@@ -6,12 +6,14 @@ They are called with limits of time, and without flowdist's secrets.
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Collection, Mapping, Sequence
 
 from flowdist.control.fleet.values import Cause, Phase, Seen
 from flowdist.engines.interface import EngineFailed
-from flowdist.engines.programs import SECRETS, output_of
 
+PATIENCE_S = 30.0  # for one program; Slurm may be busy
+SECRETS = ("FLOWDIST_TOKEN", "FLOWDIST_HOST_SECRET")
 KEPT = ("SLURM_CONF", "SLURM_JWT", "SLURM_CLUSTERS")  # of the variables of a job in which this process may run itself
 # `squeue --format=%T`. A job that is being completed still runs: it may be requeued afterwards.
 _PENDING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
@@ -30,8 +32,29 @@ _LEAVING = ("drain", "drng", "fail", "maint")  # beginnings of `sinfo --format=%
 
 
 def call(words: Sequence[str], text: str = "") -> str:
-    """Run one of Slurm's programs, with `text` on stdin, and return its output; EngineFailed as for `output_of`."""
-    return output_of(words, clean(os.environ), text, help="run this where Slurm's programs are")
+    """Run one of Slurm's programs, with `text` on stdin, and return its output.
+
+    EngineFailed if it is missing, does not end in time, or ends with another code than 0.
+    """
+    try:
+        done = subprocess.run(
+            words,
+            input=text,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=PATIENCE_S,
+            env=clean(os.environ),
+            check=False,
+        )
+    except FileNotFoundError:
+        raise EngineFailed(f"{words[0]} is not on the path", help="run this where Slurm's programs are") from None
+    except subprocess.TimeoutExpired:
+        raise EngineFailed(f"{words[0]} has not answered for {PATIENCE_S:.0f} s") from None
+    if done.returncode != 0:
+        said = " ".join((done.stderr or done.stdout).split())
+        raise EngineFailed(f"{words[0]} ended with exit code {done.returncode}: {said}")
+    return done.stdout
 
 
 def clean(base: Mapping[str, str]) -> dict[str, str]:

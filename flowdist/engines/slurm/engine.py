@@ -2,47 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
-from flowdist.control.fleet.values import Launch, Seen
-from flowdist.engines.interface import EngineFailed
+from flowdist.control.fleet.values import Launch, Pool, Seen
+from flowdist.dsl.problems.problem import Problem
+from flowdist.engines.interface import Engine, EngineFailed, Topic
+from flowdist.engines.pools import pools_of
+from flowdist.engines.slurm import limits
 from flowdist.engines.slurm.commands import call, drained, left_out, seen
-from flowdist.engines.slurm.options import SlurmOptions
-from flowdist.engines.slurm.script import directives, script
+from flowdist.engines.slurm.options import SlurmOptions, read_options
+from flowdist.engines.slurm.script import controller_script, directives, job_name, script
+from flowdist.graph import RoleGraph
 
 LOG = "%x-%j.out"  # in the folder of logs: name and number of the job
 
 
-class Slurm:
+class Slurm(Engine):
     """Slurm as an engine; a reference is the number of a job.
 
-    `workdir`, where commands run, and `logs`, for output, have the same paths on all hosts.
+    `workdir`, where commands run, and the folders for output have the same paths on all hosts.
     """
 
     name = "slurm"
 
-    def __init__(self, options: SlurmOptions, workdir: str, logs: str) -> None:
-        self._options, self._workdir, self._logs = options, workdir, logs
+    def __init__(self, options: SlurmOptions, workdir: str) -> None:
+        self._options, self._workdir, self.notice_ns = options, workdir, options.notice_ns
+
+    @classmethod
+    def find_problems(cls, topic: Topic, words: Sequence[str]) -> list[Problem]:
+        """Return what Slurm, with these options, cannot honour of a topology."""
+        return limits.find_problems(topic, read_options(words, [role.name for role in topic.graph.roles]))
+
+    @classmethod
+    def employ(cls, words: Sequence[str], roles: Sequence[str], folder: str) -> Engine:
+        """Return Slurm with these options."""
+        return cls(read_options(words, roles), folder)
+
+    def pools(self, graph: RoleGraph) -> list[Pool]:
+        """Return the pools of members: one for each role with options of its own, and one for all others."""
+        return pools_of(graph, self._options.of_roles, self._options.shared)
 
     def script(self, launch: Launch) -> str:
         """Return the batch script of a member; EngineFailed if Slurm does not say which nodes `nodelist` leaves out."""
         options = self._options.of_pool(launch.pool)
         asked = directives(
-            launch.title, options, folder=self._workdir, log=f"{self._logs}/{LOG}",
+            job_name(launch.title), options, folder=self._workdir, log=f"{launch.logs}/{LOG}",
             cpu=launch.size.cpu, gpu=launch.size.gpu, memory=launch.size.memory,
             avoid=list(dict.fromkeys([*left_out(options.get("nodelist", "")), *launch.avoid])),
-            requeue=self._options.requeue, notice_ns=self._options.notice_ns,
+            requeue=self._options.requeue, notice_ns=self.notice_ns,
         )  # fmt: skip
         return script(asked, launch.command, setup=options.get("setup", ""))
 
-    def submit(self, launch: Launch) -> str:
-        """Submit the job of a member and return its number."""
-        answer = call(["sbatch", "--parsable"], self.script(launch)).strip().partition(";")[0]
+    def controller_script(self, title: str, command: Sequence[str], logs: str) -> str:
+        """Return the script of a job that runs the controller, which submits the members, if `-o controller=job`."""
+        if self._options.controller != "job":
+            return ""
+        own = self._options.of_controller()
+        asked = directives(
+            job_name(title), own, folder=str(Path.cwd()), log=f"{logs}/{LOG}", cpu=1, gpu=0, memory=0,
+            avoid=left_out(own.get("nodelist", "")), requeue=True, notice_ns=self.notice_ns,
+        )  # fmt: skip
+        return controller_script(asked, command, setup=own.get("setup", ""))
+
+    def start_controller(self, script: str) -> str:
+        """Submit the job of a controller, and return its number."""
+        answer = call(["sbatch", "--parsable"], script).strip().partition(";")[0]
         if not answer.isdecimal():
             raise EngineFailed(f"sbatch has answered {answer!r}, which is no number of a job")
         return answer
+
+    def own_job(self) -> str:
+        """Return the number of the job in which this process runs."""
+        return os.environ.get("SLURM_JOB_ID", "0")
+
+    def submit(self, launch: Launch) -> str:
+        """Submit the job of a member and return its number."""
+        return self.start_controller(self.script(launch))
 
     def cancel(self, reference: str) -> None:
         """Cancel a job: flowdist gets SIGTERM in it, and Slurm kills what is left after its KillWait."""

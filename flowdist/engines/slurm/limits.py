@@ -26,7 +26,7 @@ def find_problems(topic: Topic, options: SlurmOptions) -> list[Problem]:
     try:
         pools_of(topic.graph, options.of_roles, options.shared)
     except Unsized as error:
-        found.append(topic.problem("", "nodes", str(error), "write --nodes 2:8"))
+        found.append(topic.problem("", "nodes", error.message, error.help))
     return found
 
 

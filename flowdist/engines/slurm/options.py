@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from flowdist.engines.interface import Engine
 from flowdist.errors import FlowdistError, did_you_mean
-from flowdist.graph import SECOND, parse_duration, parse_memory
+from flowdist.graph import parse_duration, parse_memory
 
-NOTICE_NS = 60 * SECOND
 LINES = ("setup", "sbatch")  # options that may be given several times: each one adds a line
 CONTROLLER = "controller"  # no role has this name: -o controller.partition=cpu is for the controller's own job
 OF_CLUSTER = ("partition", "account", "qos", "reservation")  # options of members that count for the controller, too
@@ -112,7 +112,7 @@ class SlurmOptions(NamedTuple):
     of_roles: Mapping[str, Mapping[str, str]]
     controller: str = "here"
     requeue: bool = False
-    notice_ns: int = NOTICE_NS
+    notice_ns: int = Engine.notice_ns
 
     def of_controller(self) -> dict[str, str]:
         """Return the options of the controller's own job: the members' own about the cluster, then its own."""
@@ -147,7 +147,7 @@ def read_options(words: Sequence[str], roles: Sequence[str]) -> SlurmOptions:
         of_roles,
         shared.get("controller", "here"),
         shared.get("requeue") == "yes",
-        parse_duration(shared["notice"]) if "notice" in shared else NOTICE_NS,
+        parse_duration(shared["notice"]) if "notice" in shared else Engine.notice_ns,
     )
 
 
