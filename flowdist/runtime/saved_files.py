@@ -1,17 +1,21 @@
 """Files that a run leaves in its folder for later commands: a damaged one is found when it is read.
 
-A disk error, an editor or another version of flowdist may have left anything there. So each is checked against the type
-of its content. Keys that the type does not name are kept.
+A disk error, an editor or another version of flowdist may have left anything there. So a file is checked against the
+type of its content, or it is sealed: it ends with a digest of itself, and one that was changed is not read.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
 import msgspec
 from msgspec import Meta
+
+from flowdist._version import __version__
 
 T = TypeVar("T")
 # what a decoder raises for damaged content; OverflowError: an integer has no float that is close to it
@@ -52,3 +56,26 @@ def read_saved(path: Path, type: type[T]) -> Any:
         return json.loads(data)
     except (OSError, *DAMAGED):
         return None
+
+
+def sealed(content: Mapping[str, Any]) -> str:
+    """Return a JSON object as text of a file that only `read_sealed` of the same version of flowdist reads."""
+    text = json.dumps(content, indent=2).removesuffix("\n}")
+    return text + _seal(text)
+
+
+def read_sealed(path: Path) -> Any:
+    """Return the content of a file that was written as `sealed` says; None if there is none, or it was changed."""
+    try:
+        data = path.read_text()
+        text = data.rpartition(",")[0]
+        content = json.loads(data) if data == text + _seal(text) else {}
+    except (OSError, *DAMAGED):
+        return None
+    content.pop("seal", None)
+    return content or None
+
+
+def _seal(text: str) -> str:
+    digest = sha256(f"{__version__}\n{text}".encode()).hexdigest()
+    return f',\n  "seal": "{digest}"\n}}\n'

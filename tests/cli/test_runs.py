@@ -142,11 +142,10 @@ def test_every_reader_of_a_run_has_one_figure_of_lost_work(runs: Path, run: str)
 
 def test_what_an_earlier_version_wrote_down_is_completed_from_the_journal(runs: Path) -> None:
     told = call(report_command).output
-    summary = json.loads((runs / "gang-1/summary.json").read_text())
-    earlier = {key: value for key, value in summary.items() if key not in ("time_ns", "goodput")}
-    (runs / "gang-1/summary.json").write_text(json.dumps(earlier))
+    summary = (runs / "gang-1/summary.json").read_text()
+    (runs / "gang-1/summary.json").write_text(summary.replace('"goodput"', '"share"'))
     assert call(report_command).output == told
-    (runs / "gang-1/summary.json").write_text(json.dumps(summary))
+    (runs / "gang-1/summary.json").write_text(summary)
     (runs / "gang-1/journal.jsonl").unlink()  # as on a host that joined
     assert call(report_command).output == told
 

@@ -30,6 +30,7 @@ from flowdist.record.replay import Replay
 from flowdist.report.record.spending import time_of_run
 from flowdist.report.record.summary import summary_of
 from flowdist.runtime.run_folder.runs import status_at_end
+from flowdist.runtime.saved_files import sealed
 from tests.mutated import mutations
 from tests.report.records import simulated
 
@@ -198,8 +199,8 @@ def _saved() -> dict[str, bytes]:
         "torch": None,
     }
     return {
-        "summary.json": json.dumps({**summary_of(replay.job, run.lines), **time, "root_cause": "x"}).encode(),
-        "status.json": msgspec.json.encode(status_at_end(Path("mutated"), header, replay)),
+        "summary.json": sealed({**summary_of(replay.job, run.lines), **time, "root_cause": "x"}).encode(),
+        "status.json": sealed(msgspec.to_builtins(status_at_end(Path("mutated"), header, replay))).encode(),
         "environment.json": json.dumps({"format": 1, "kind": "environment", "starts": [start]}).encode(),
         "listens.json": b'{"endpoint":"127.0.0.1:29400","job":"gang"}',
     }

@@ -22,8 +22,8 @@ import msgspec
 from flowdist.cli.shared.records import RecordFile
 from flowdist.control.protocol.events import Event
 from flowdist.record.journal import Header, Line, Record, decode_line
-from flowdist.runtime.run_folder.results import SavedStatus, Summary
 from flowdist.runtime.wire.frames import JournalLine, Operate, Operation, Watch, encode, read_from_controller
+from tests.runtime.sound_files import SavedStatus, Summary
 
 MARK = "FLOWDIST_TEST_MARK"
 

@@ -21,7 +21,6 @@ from flowdist.report.live.status import one_line as status_line
 from flowdist.report.record.spending import time_of_run
 from flowdist.report.record.summary import summary_of, summary_text
 from flowdist.runtime.run_folder.folder import SUMMARY
-from flowdist.runtime.run_folder.results import Summary
 from flowdist.runtime.run_folder.root_cause import root_cause_text
 from flowdist.runtime.run_folder.runs import (
     ControllerIsPrivate,
@@ -34,7 +33,7 @@ from flowdist.runtime.run_folder.runs import (
     status_at_end,
     written_status,
 )
-from flowdist.runtime.saved_files import read_saved
+from flowdist.runtime.saved_files import read_sealed
 from flowdist.text.printable import joined, one_line
 
 if TYPE_CHECKING:
@@ -143,7 +142,7 @@ def report(named: RunOptions, workload_file: str | None) -> None:
     run_dir, graph = named.find()
     end = state_of(run_dir)
     mask = known_mask(graph, os.environ)
-    written = read_saved(run_dir / SUMMARY, Summary) if end.state not in ("running", "died") else None
+    written = read_sealed(run_dir / SUMMARY) if end.state not in ("running", "died") else None
     if written is not None and written["outcome"] != end.state:  # the journal has another outcome, which counts
         written = None
     record, summary = (None, written) if written is not None else _from_journal(run_dir)

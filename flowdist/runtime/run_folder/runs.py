@@ -7,7 +7,6 @@ socket. If the controller has died, a request waits until the next controller ha
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import socket
@@ -31,7 +30,6 @@ from flowdist.runtime.processes import process_states
 from flowdist.runtime.run_folder.access import owner_of
 from flowdist.runtime.run_folder.cleanup import CONTROL
 from flowdist.runtime.run_folder.folder import FLEET, JOINED, JOURNAL, SUMMARY, is_locked, run_dirs
-from flowdist.runtime.run_folder.results import SavedStatus
 from flowdist.runtime.run_folder.resume import (
     End,
     end_in_summary,
@@ -40,7 +38,7 @@ from flowdist.runtime.run_folder.resume import (
     runs_option,
     saved_endpoint,
 )
-from flowdist.runtime.saved_files import DAMAGED, Environment, read_saved
+from flowdist.runtime.saved_files import DAMAGED, Environment, read_saved, read_sealed, sealed
 from flowdist.runtime.wire.frames import Answered, Describe, Described, Operate, Operation, encode, read_answer
 from flowdist.runtime.wire.log_messages import LogAnswer
 from flowdist.runtime.worker_env.run_environment import ENVIRONMENT
@@ -250,7 +248,7 @@ def write_end(run_dir: Path, summary: Mapping[str, Any], final: tuple[JobState, 
     empty.
     """
     try:
-        (run_dir / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
+        (run_dir / SUMMARY).write_text(sealed(summary))
         if final is not None:
             _write_status(run_dir, *final)
     except OSError as error:
@@ -263,14 +261,14 @@ def _write_status(run_dir: Path, job: JobState, sheet: Timesheet) -> None:
     for line in _last_records(run_dir)[0]:
         recent.hear(line)
     status = status_of(job, recent, run_dir.name, spent=sheet.spent(), lost=sheet.lost())
-    (run_dir / STATUS).write_bytes(msgspec.json.format(msgspec.json.encode(status)))
+    (run_dir / STATUS).write_text(sealed(msgspec.to_builtins(status)))
 
 
 def written_status(run_dir: Path) -> Status | None:
-    """Return the status that `write_end` has saved; None if there is none that this version of flowdist can read."""
+    """Return the status that `write_end` has saved; None if there is none that can be read."""
     try:
-        return msgspec.json.decode((run_dir / STATUS).read_bytes(), type=SavedStatus)
-    except (OSError, *DAMAGED):
+        return msgspec.convert(read_sealed(run_dir / STATUS), type=Status)
+    except msgspec.ValidationError:
         return None
 
 

@@ -1,7 +1,6 @@
-"""Summary and last status of a run, checked for contradictions when they are read from the folder of the run.
+"""What summary.json and status.json of a run have to be: their types, and the relations between their fields.
 
-A changed file may have the right types and contradict itself, as by a role that it does not list. Texts for users rely
-on these relations, so they are checked here, once: if they fail, commands read the journal instead.
+Commands trust these files as long as nobody has changed them, so each run that a test plays is checked here.
 """
 
 from __future__ import annotations
