@@ -30,12 +30,12 @@ from flowdist.faults.files import parse_plan
 from flowdist.graph import format_duration
 from flowdist.record.journal import Header
 from flowdist.record.reader import JOURNAL, WholeRecord, read_whole_lines
-from flowdist.report.table import table
 from flowdist.sim.calibration.calibration import Calibration, calibrate
 from flowdist.sim.calibration.fit import rounded
 from flowdist.sim.calibration.observe import observe
 from flowdist.sim.experiment.compare import Comparison, Figure
 from flowdist.sim.experiment.predict import predict
+from flowdist.text.printable import table
 
 TOPOLOGY = """
 from flowdist import Node, Restart, Topology, Workload

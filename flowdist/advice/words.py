@@ -14,9 +14,8 @@ from flowdist.advice.intervals import Point, rounded_ns
 from flowdist.advice.playing import MODES
 from flowdist.graph import HOUR, format_duration
 from flowdist.report.goodput import Estimate
-from flowdist.report.table import table
 from flowdist.sim.experiment.play import Mode
-from flowdist.text.printable import one_line, printable
+from flowdist.text.printable import one_line, printable, table
 
 HEADING = ("", "change", "today", "to", "goodput", "better in")
 NOTHING = "Nothing gains more than its uncertainty."

@@ -15,11 +15,11 @@ from __future__ import annotations
 from typing import assert_never
 
 from flowdist.control.incidents.advancing import advance
-from flowdist.control.incidents.closure import closure
 from flowdist.control.incidents.ending import begin_ending, judge_success, settle_ending
 from flowdist.control.incidents.hangs import judge_hang
 from flowdist.control.incidents.judging import judge_answer, judge_failure, judge_heard, judge_loss, judge_unanswered
 from flowdist.control.incidents.recovery import note_first_step, open_incident
+from flowdist.control.incidents.restart_set import closure
 from flowdist.control.job.deadlines import Due
 from flowdist.control.job.facts import Change, Connected, Ended, Fact, Failure, Loss
 from flowdist.control.job.initial_state import new_job

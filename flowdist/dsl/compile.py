@@ -26,9 +26,8 @@ from flowdist.dsl.read.resources import NamedResources, read_cluster, read_heart
 from flowdist.dsl.read.workload import read_workload
 from flowdist.dsl.topology import ROLE_DEFAULTS, Gate, Role, Topology, Version
 from flowdist.graph import MINUTE, SECOND, JobOptions, Resources
-from flowdist.graph.role_graph import Domain, JointWorld, RoleGraph
-from flowdist.graph.roles import Gate as GateSpec
-from flowdist.graph.roles import Readiness, RoleSpec, VersionEdge
+from flowdist.graph.role_graph import Domain, JointWorld, Readiness, RoleGraph, RoleSpec, VersionEdge
+from flowdist.graph.role_graph import Gate as GateSpec
 from flowdist.graph.units import COUNT_MAX
 
 # What stands after the colon of a `ready_when=`.

@@ -14,7 +14,7 @@ from flowdist.dsl.frozen import Frozen, closest, forgiving, report, unknown, wor
 from flowdist.dsl.problems.places import CallSite, Place, call_site
 from flowdist.dsl.problems.problem import current_recording
 from flowdist.dsl.words import Duration, Memory, Node, Resources, Restart, Secret, Workload
-from flowdist.graph.roles import OnRestart
+from flowdist.graph.role_graph import OnRestart
 
 
 class RoleFields(TypedDict, total=False):

@@ -1,8 +1,8 @@
 """Engines: what starts the members of a job on other machines: local processes, people, or Slurm.
 
 A member is a process, `flowdist join`, with one node. Engines submit, cancel, signal and observe; `control.fleet`
-decides. All pass tests/engines/test_conformance.py, but `jobset`: Kubernetes starts the members of its jobs. A new
-engine is a module or folder here, and a line of `ENGINES`.
+decides. All pass tests/engines/test_conformance.py. A new engine is a module or folder here, and a line of `ENGINES`.
+`jobset` is none: Kubernetes starts the members of its jobs, from what `flowdist export` writes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ ENGINES = {  # the module and the class behind each word of `--on`
     "slurm": ("slurm.engine", "Slurm"),
     "local": ("local", "LocalProcesses"),
     "hand": ("by_hand", "ByHand"),
-    "jobset": ("jobset.checked", "JobSet"),
 }
 
 

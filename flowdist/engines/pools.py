@@ -15,7 +15,7 @@ from flowdist.control.fleet.values import Pool, Size
 from flowdist.errors import FlowdistError
 from flowdist.graph import NODE_POOL, RoleGraph, RoleSpec, parse_memory
 from flowdist.graph.capacity import needed
-from flowdist.graph.roles import PENDING_NS
+from flowdist.graph.role_graph import PENDING_NS
 from flowdist.graph.units import DAY
 
 QUEUE_NS = 30 * DAY  # for which a role waits for members

@@ -5,10 +5,26 @@ The package also has the arithmetic on them that several packages need. It impor
 
 from flowdist.graph.capacity import WHOLE
 from flowdist.graph.codec import decode_graph, encode_graph
-from flowdist.graph.nodes import NODE_MEMBER, NODE_POOL, NODE_PROCS, Cluster, NodeSpec
 from flowdist.graph.policies import FailureKind, RestartPolicy, Rule
-from flowdist.graph.role_graph import Domain, JobOptions, JointWorld, RoleGraph
-from flowdist.graph.roles import Gate, Placement, Readiness, Resources, RoleSpec, SecretRef, VersionEdge, WorkloadSpec
+from flowdist.graph.role_graph import (
+    NODE_MEMBER,
+    NODE_POOL,
+    NODE_PROCS,
+    Cluster,
+    Domain,
+    Gate,
+    JobOptions,
+    JointWorld,
+    NodeSpec,
+    Placement,
+    Readiness,
+    Resources,
+    RoleGraph,
+    RoleSpec,
+    SecretRef,
+    VersionEdge,
+    WorkloadSpec,
+)
 from flowdist.graph.units import (
     HOUR,
     MINUTE,

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from flowdist.graph.nodes import NodeSpec
-from flowdist.graph.roles import Resources, RoleSpec
+from flowdist.graph.role_graph import NodeSpec, Resources, RoleSpec
 from flowdist.graph.units import GPUS_MAX
 
 WHOLE = 1000  # thousandths of one GPU

@@ -8,8 +8,7 @@ from collections.abc import Container, Iterable, Iterator
 import msgspec
 
 from flowdist.graph.policies import SIGNAL_NAMES
-from flowdist.graph.role_graph import RoleGraph
-from flowdist.graph.roles import RoleSpec
+from flowdist.graph.role_graph import RoleGraph, RoleSpec
 
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 _DECODER = msgspec.json.Decoder(RoleGraph)

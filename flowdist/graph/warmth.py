@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from flowdist.graph.roles import RoleSpec
+from flowdist.graph.role_graph import RoleSpec
 
 PLAIN_FLAGS = ("-u", "-B", "-O", "-OO")  # others are not known to leave the hooks of a prefix in place
 # Beginnings of the names of variables that compiled code reads when a process starts or a library is loaded: the

@@ -19,7 +19,7 @@ from flowdist.control.protocol.events import ReplicaProgressed, ReplicaStepped
 from flowdist.control.protocol.ids import NodeName, WorldName
 from flowdist.control.rules import budget_used
 from flowdist.graph import SECOND, WHOLE, VersionEdge
-from flowdist.graph.roles import RoleKind
+from flowdist.graph.role_graph import RoleKind
 from flowdist.record.accounts import Bucket, Spent, goodput_of
 from flowdist.record.journal import Record
 

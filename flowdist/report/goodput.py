@@ -19,7 +19,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flowdist.graph import format_duration
-from flowdist.report.table import table
+from flowdist.text.printable import table
 
 # Two-sided 95 % quantiles of Student's t, by degrees of freedom; beyond these `_t_95` expands that of the normal.
 T_95 = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131]

@@ -35,7 +35,7 @@ from flowdist.graph import (
     Rule,
     WorkloadSpec,
 )
-from flowdist.graph.roles import GateCondition
+from flowdist.graph.role_graph import GateCondition
 from flowdist.testing.kit import graph_of
 from flowdist.testing.tracing import untraced
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-from flowdist.text.quotes import unquoted
-
 TIMERS = {"join_timeout": "pending_timeout", "last_call_timeout": "join_window"}  # with the argument of a role
 PLACES = ("is_host", "token")  # for several hosts
 DEAD_TIMERS = (  # without effect
@@ -29,3 +27,9 @@ def pair_of(entry: str) -> tuple[str, str]:
 def as_duration(seconds: str) -> str | None:
     """Return a number of seconds as a duration of the DSL: `30` as `30s`; None if the text is no such number."""
     return f"{seconds.strip()}s" if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", seconds.strip()) else None
+
+
+def unquoted(text: str) -> str:
+    """Return the text without the blanks around it, and without one pair of equal quotation marks around the rest."""
+    word = text.strip()
+    return word[1:-1] if len(word) > 1 and word[0] == word[-1] and word[0] in "'\"" else word

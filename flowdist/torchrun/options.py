@@ -217,15 +217,6 @@ def read_options(
     return Given(values, spelled, found["training_script"], tuple(found["training_script_args"]))
 
 
-def option_table() -> str:
-    """Return a Markdown table of all options of torchrun and what becomes of each in flowdist, for docs/torchrun.md."""
-    rows = ["| option | here | |", "|---|---|---|"]
-    for option in OPTIONS:
-        names = ", ".join(f"`{name}`" for name in option.names)
-        rows.append(f"| {names} | {option.stance} | {option.words} |")
-    return "\n".join(rows)
-
-
 def help_text() -> str:
     """Return all options of torchrun and what becomes of each in flowdist, as text for --help."""
     lines = []
@@ -233,3 +224,29 @@ def help_text() -> str:
         value = "" if option.flag else " " + option.key.upper().rpartition("_")[2]
         lines.append(f"  {', '.join(option.names)}{value}\n      {option.stance}: {option.words.replace('`', '')}")
     return "\n".join(lines)
+
+
+BY_SPELLING = {name: option for option in OPTIONS for name in option.spellings()}
+
+
+def completions(words: Sequence[str], incomplete: str) -> Iterator[tuple[str, str]]:
+    """Yield what the word `incomplete` behind `words` may become, with help; none: it may be a file."""
+    has_script, option = _place_after(words)
+    if option is not None:
+        yield from ((choice, "") for choice in option.choices if choice.startswith(incomplete))
+    elif not has_script and incomplete.startswith("-"):
+        names = ((each.names[-1], each) for each in OPTIONS)
+        yield from ((name, each.words) for name, each in names if name.startswith(incomplete.replace("_", "-")))
+
+
+def _place_after(words: Sequence[str]) -> tuple[bool, Option | None]:
+    """Return whether the words have the script already, and the option whose value they still lack."""
+    lacking: Option | None = None
+    for word in words:
+        if lacking is not None:
+            lacking = None
+        elif not word.startswith("-") or word == "--":
+            return True, None
+        elif (option := BY_SPELLING.get(word)) is not None and not option.flag:
+            lacking = option
+    return False, lacking

@@ -10,7 +10,11 @@ import socket
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from flowdist.runtime.wire.addresses import Endpoint, addresses_of, endpoint_of, has_address, is_address
+import msgspec
+
+from flowdist.errors import FlowdistError
+from flowdist.graph import RoleGraph
+from flowdist.runtime.wire.addresses import Endpoint, addresses_of, endpoint_of, has_address, is_address, why_unbound
 from flowdist.runtime.wire.handshake import TOKEN
 from flowdist.torchrun.conf import entries_of, pair_of
 from flowdist.torchrun.options import Given
@@ -107,3 +111,54 @@ def is_this_machine(host: str) -> bool:
     if host in ("", "localhost", "0.0.0.0", "::", socket.gethostname()):
         return True
     return any(map(has_address, [host] if is_address(host) else addresses_of(host)))
+
+
+def with_store_at(graph: RoleGraph, endpoint: str) -> RoleGraph:
+    """Return the graph with stores that listen at this HOST:PORT, that of --master-port; empty: at ports of their own.
+
+    Scripts with `init_process_group(init_method="tcp://127.0.0.1:29611")` find the store there. Under
+    TORCHELASTIC_USE_AGENT_STORE=True torch makes each rank a client, which would wait in vain; since torch 2.15 only at
+    MASTER_ADDR and MASTER_PORT. Elsewhere rank 0 serves a store. If only the address differs (localhost), it logs that
+    the port is taken, and uses the store there.
+    """
+    options = msgspec.structs.replace(graph.options, store_endpoint=endpoint)
+    return msgspec.structs.replace(graph, options=options)
+
+
+def check_store_port(endpoint: str) -> None:
+    """Check before the start that a store can listen at HOST:PORT; FlowdistError if that is taken or unbindable."""
+    host, _, port = endpoint.rpartition(":")
+    try:
+        socket.create_server((host, int(port))).close()
+    except OSError as error:
+        message = f"--master-port {port}: {endpoint} cannot be bound: {why_unbound(error)}"
+        help = "name another port, or leave the option out: each generation then has a free one"
+        raise FlowdistError(message, help=help) from None
+
+
+def as_here(theirs: RoleGraph, ours: RoleGraph) -> RoleGraph:
+    """Return the controller's graph (`theirs`) with the command, environment, folder and worker count of `ours`.
+
+    FlowdistError if the two command lines cannot be one job.
+    """
+    if len(theirs.roles) != 1:
+        names = ", ".join(role.name for role in theirs.roles)
+        message = f"the host that runs the controller runs a topology ({names}), not a command line of torchrun"
+        raise FlowdistError(message, help="join it with flowdist join")
+    (role,), (own,) = theirs.roles, ours.roles
+    if role.name != own.name:
+        message = f"--role is {own.name} here, and {role.name} on the host that runs the controller"
+        raise FlowdistError(message, help="give every host the same")
+    if role.resources.gpu and role.procs != own.procs:
+        message = f"--nproc-per-node is {own.procs} here, and {role.procs} on the host that runs the controller"
+        raise FlowdistError(message, help="with --numa-binding give every host the same, or leave that out")
+    kept = msgspec.structs.replace(
+        role,
+        procs=own.procs,
+        command=own.command,
+        env=own.env,
+        workdir=own.workdir,
+        preload=own.preload,
+        warm=own.warm,
+    )
+    return msgspec.structs.replace(theirs, roles=(kept,), source=ours.source)

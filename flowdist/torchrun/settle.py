@@ -34,7 +34,6 @@ from flowdist.torchrun.rendezvous import (
     rendezvous_of,
 )
 from flowdist.torchrun.variables import idle_variables
-from flowdist.torchrun.words import as_it_is, comma_separated, for_worker
 
 BACKENDS = ("c10d", "static")
 NODES_MAX, PROCS_MAX = 1000, 10_000
@@ -384,3 +383,23 @@ class _Settler:
         if self._meets_others and static and key in ("master_addr", "master_port", "node_rank"):
             return key != "node_rank" and bool(self._values["rdzv_endpoint"])
         return BY_KEY[key].stance == "no effect" or key in (*ALONE, "event_log_handler")
+
+
+def comma_separated(text: str) -> tuple[str, ...]:
+    """Return the texts of a filter, split at commas as torchrun does: two commas stand for a comma in a text."""
+    parts = text.replace(",,", "\0").split(",")
+    return tuple(part.strip().replace("\0", ",") for part in parts if part.strip())
+
+
+def as_it_is(word: str) -> str:
+    """Return a word with every `${` escaped, so that flowdist expands no macro in it."""
+    return word.replace("${", "${$}{")
+
+
+def for_worker(word: str) -> str:
+    """Translate torchrun's macros in an argument to flowdist's, and escape everything else that looks like a macro.
+
+    `$local_rank` and `${local_rank}` become flowdist's macro for the worker's local rank, `$$` becomes a dollar.
+    """
+    marked = re.sub(r"\$(\$|local_rank(?![A-Za-z0-9_])|\{local_rank\})", lambda m: "$" if m[1] == "$" else "\0", word)
+    return as_it_is(marked).replace("\0", "${local_rank}")

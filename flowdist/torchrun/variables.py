@@ -40,10 +40,3 @@ def idle_variables(env: Mapping[str, str], prefix: str) -> list[str]:
     `prefix` begins the names: `TORCHELASTIC_` does not include `TORCHX_`.
     """
     return [f"{name}={env[name]}" for name in IDLE if name.startswith(prefix) and env.get(name, "") not in ("", "0")]
-
-
-def variable_table(prefixes: tuple[str, ...]) -> str:
-    """Return a Markdown table of the variables whose names begin with one of the `prefixes`, for the docs."""
-    rows = ["| variable | here | |", "|---|---|---|"]
-    rows += [f"| `{name}` | {effect} | {words} |" for name, effect, words in VARIABLES if name.startswith(prefixes)]
-    return "\n".join(rows)

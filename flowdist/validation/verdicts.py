@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple
 
 from flowdist.report.goodput import Estimate, estimate
-from flowdist.report.table import table
+from flowdist.text.printable import table
 from flowdist.validation.play import values_of
 from flowdist.validation.rows import Claim, Row
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from flowdist.dsl.check.timeouts import begins_ns
 from flowdist.graph import SECOND, Cluster, NodeSpec, RestartPolicy, RoleGraph, RoleSpec
-from flowdist.graph.roles import Placement, Resources
+from flowdist.graph.role_graph import Placement, Resources
 
 ENDLESS = 10**9  # steps: the role does not end before its scene
 LOOPS_MAX = 8  # crashes that a scene shows

@@ -14,7 +14,7 @@ from flowdist.dsl.check import timeouts
 from flowdist.dsl.check.timeouts import Finding, find
 from flowdist.faults.files import parse_plan
 from flowdist.graph import MINUTE, MS, SECOND, JobOptions, RestartPolicy, RoleGraph, RoleSpec
-from flowdist.graph.roles import Readiness, WorkloadSpec
+from flowdist.graph.role_graph import Readiness, WorkloadSpec
 from flowdist.record.journal import Record
 from flowdist.sim.result import SimResult
 from flowdist.sim.simulation import Simulation

@@ -11,7 +11,7 @@ import pytest
 
 from flowdist.control.protocol import events as ev
 from flowdist.graph import MS, SECOND, Gate, RestartPolicy, Rule
-from flowdist.graph.roles import OnRestart
+from flowdist.graph.role_graph import OnRestart
 from tests.choosing import few
 from tests.control.harness import Talk, graph, r, restart, role
 

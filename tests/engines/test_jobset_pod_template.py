@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from flowdist.cli.inspect.topologies import check
 from flowdist.cli.run.export import command as export
 from flowdist.dsl.load import load_topology
 from flowdist.engines.jobset.manifests import documents
@@ -158,12 +157,11 @@ def test_all_contradictions_are_named_at_once() -> None:
         merged(own, template)
 
 
-def test_check_and_export_refuse_a_template_in_words(tmp_path: Path) -> None:
+def test_an_export_refuses_a_template_in_words(tmp_path: Path) -> None:
     (tmp_path / "pod.yaml").write_text("spec: {hostPID: true}")
     words = ["-o", "image=job:1", "-o", f"pod_template={tmp_path / 'pod.yaml'}"]
-    for verb, more in ((check, ["--on", "jobset"]), (export, ["--to", "jobset"])):
-        done = CliRunner().invoke(verb, [str(TOPOLOGY), *more, *words])
-        assert done.exit_code == 2 and "spec.hostPID: the hooks" in done.output, done.output
+    done = CliRunner().invoke(export, [str(TOPOLOGY), "--to", "jobset", *words])
+    assert done.exit_code == 2 and "spec.hostPID: the hooks" in done.output, done.output
     done = CliRunner().invoke(
         export, [str(TOPOLOGY), "--to", "jobset", "-o", "image=x", "-o", "pod_template=none.yaml"]
     )

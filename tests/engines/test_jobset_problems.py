@@ -45,21 +45,20 @@ def test_what_jobset_cannot_honour_has_its_place(tmp_path: Path, text: str, code
     assert words in found.message and found.help
 
 
-def test_all_problems_are_reported_at_once_by_check_and_by_export(tmp_path: Path) -> None:
+def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
     file = tmp_path / "t.py"
     text = 't.role("a", "true", gpu=0.5, state="checkpoint")\nt.role("b", "true", gpu=0.25)\n'
     file.write_text(f'{HEAD}t = Topology("x", nodes=[{NODES}], move_after=7)\n{text}')
-    for words in (("check", file, "--on", "jobset"), ("export", file, "--to", "jobset", "-o", "image=x")):
-        done = run(*words)
-        assert done.exit_code == 2, done.output
-        assert [f"t.py:{line}:" in done.output for line in (2, 3, 4)] == [True, True, True]
-        assert done.output.count("error[FD182]") == 2 and done.output.count("warning[FD336]") == 2
+    done = run("export", file, "--to", "jobset", "-o", "image=x")
+    assert done.exit_code == 2, done.output
+    assert [f"t.py:{line}:" in done.output for line in (2, 3, 4)] == [True, True, True]
+    assert done.output.count("error[FD182]") == 2 and done.output.count("warning[FD336]") == 2
 
 
-def test_check_on_jobset_accepts_what_can_be_exported(tmp_path: Path) -> None:
-    (tmp_path / "t.py").write_text(HEAD + 't = Topology("x")\nt.role("a", "true", state="checkpoint")\n')
-    done = run("check", tmp_path / "t.py", "--on", "jobset", "-o", "checkpoint_claim=shared")
-    assert (done.exit_code, done.output) == (0, "x: ok (1 role, up to 1 replica, nodes of any number)\n")
+def test_jobset_is_no_engine_and_help_names_the_export(tmp_path: Path) -> None:
+    (tmp_path / "t.py").write_text(HEAD + 't = Topology("x")\nt.role("a", "true")\n')
+    done = run("check", tmp_path / "t.py", "--on", "jobset")
+    assert done.exit_code == 2 and "for Kubernetes write flowdist export --to jobset" in done.output
 
 
 def test_an_export_writes_a_file_and_prints_its_warnings(tmp_path: Path) -> None:
@@ -93,4 +92,3 @@ def test_pods_are_as_large_as_their_replicas_whatever_the_nodes_of_the_topology_
     (tmp_path / "t.py").write_text(HEAD + f't = Topology("x"{nodes})\nt.role("a", "true", replicas=4, gpu=8)\n')
     done = run("export", tmp_path / "t.py", "--to", "jobset", "-o", "image=x")
     assert done.exit_code == 0 and done.output.count('nvidia.com/gpu: "8"') == 2, done.output
-    assert run("check", tmp_path / "t.py", "--on", "jobset").exit_code == 0

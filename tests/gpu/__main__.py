@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from flowdist.report.table import table
 from flowdist.runtime.gpus.devices import find_gpus
 from flowdist.runtime.gpus.driver import Gpu
+from flowdist.text.printable import table
 from tests.gpu.bench import Bench, Broken
 from tests.gpu.rows import ROWS, Row
 

@@ -16,7 +16,7 @@ from flowdist.control.protocol.effects import StartReplica
 from flowdist.errors import FlowdistError
 from flowdist.testing import simulate
 from flowdist.testing.kit import graph_of
-from flowdist.torchrun.joining import as_here
+from flowdist.torchrun.rendezvous import as_here
 from tests.peers.case import Case, holds
 from tests.peers.launcher import by_tcp, fails, four, function_results, outer_file, ran, refused, summed, two_hosts
 from tests.peers.runs import Done, Runs

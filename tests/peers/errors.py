@@ -9,7 +9,7 @@ from typing import Any
 
 from flowdist import Topology
 from flowdist.control.job.state import JobState
-from flowdist.runtime.processes.exit_status import describe_exit
+from flowdist.runtime.processes.spawn_protocol import describe_exit
 from flowdist.runtime.run_folder.root_cause import ERROR_FILE, root_cause_text, write_outer_error_file
 from flowdist.runtime.worker_env.worker_errors import error_line, read_error_file
 from flowdist.testing import simulate

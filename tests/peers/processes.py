@@ -7,7 +7,7 @@ import pytest
 import flowdist
 from flowdist.dsl.problems.problem import TopologyProblems
 from flowdist.errors import FlowdistError, JobFailed
-from flowdist.runtime.processes.exit_status import describe_exit
+from flowdist.runtime.processes.spawn_protocol import describe_exit
 from tests.peers.case import Case, holds
 from tests.peers.launcher import ended, fails, four, ran, refused
 from tests.peers.runs import Done, Runs

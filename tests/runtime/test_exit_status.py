@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from flowdist.runtime.processes.exit_status import describe_exit, signal_name
+from flowdist.runtime.processes.spawn_protocol import describe_exit, signal_name
 
 
 @pytest.mark.parametrize(

@@ -32,12 +32,12 @@ from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import parse_fault
 from flowdist.graph import SECOND, RoleGraph
 from flowdist.record.journal import AccountLine, FaultLine, Header, Line
-from flowdist.report.table import table
 from flowdist.sim.experiment import outcome, record
 from flowdist.sim.simulation import Simulation
 from flowdist.sim.why.played import Counterfactuals
 from flowdist.sim.why.search import Answer, search
 from flowdist.testing.kit import graph_of
+from flowdist.text.printable import table
 
 Source = Literal["trace", "journal"]
 SOURCES: tuple[Source, ...] = ("trace", "journal")

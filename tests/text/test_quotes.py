@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowdist.text.quotes import unquoted
+from flowdist.torchrun.conf import unquoted
 
 
 @pytest.mark.parametrize(

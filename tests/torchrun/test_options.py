@@ -10,8 +10,7 @@ from click.testing import CliRunner
 
 from flowdist.cli.main import cli
 from flowdist.dsl.problems.problem import TopologyProblems
-from flowdist.torchrun.completion import completions
-from flowdist.torchrun.options import BY_KEY, OPTIONS, HelpAsked, option_table, read_options
+from flowdist.torchrun.options import BY_KEY, OPTIONS, HelpAsked, completions, read_options
 from tests.torchrun.harness import BESIDE, SAMPLES, what_becomes_of
 
 DOCS = Path(__file__).parents[2] / "docs/torchrun.md"
@@ -39,6 +38,15 @@ def test_every_option_of_torchrun_is_in_the_table_and_no_other(torch_parser: Any
         assert option.flag == (action.nargs == 0) and option.choices == tuple(action.choices or ())
         assert option.flag or option.default == ("" if action.default in (None, []) else str(action.default))
         assert option.from_env == (type(action).__name__ in ("env", "check_env"))
+
+
+def option_table() -> str:
+    """Return the table of all options that docs/torchrun.md has."""
+    rows = ["| option | here | |", "|---|---|---|"]
+    for option in OPTIONS:
+        names = ", ".join(f"`{name}`" for name in option.names)
+        rows.append(f"| {names} | {option.stance} | {option.words} |")
+    return "\n".join(rows)
 
 
 def test_the_table_is_in_the_docs_as_it_is() -> None:
@@ -91,7 +99,7 @@ LINES = [
 def test_a_command_line_is_read_as_torchrun_reads_it(torch_parser: Any, line: str) -> None:
     import shlex
 
-    from flowdist.torchrun.words import comma_separated
+    from flowdist.torchrun.settle import comma_separated
 
     theirs = vars(torch_parser.parse_args(shlex.split(line)))
     ours = read_options(shlex.split(line), {})

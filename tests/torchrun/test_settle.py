@@ -9,12 +9,9 @@ import pytest
 
 from flowdist.errors import FlowdistError
 from flowdist.graph import SECOND, JobOptions, Resources
-from flowdist.torchrun.joining import as_here
 from flowdist.torchrun.options import read_options
-from flowdist.torchrun.rendezvous import Rendezvous, host_of, is_this_machine
-from flowdist.torchrun.settle import settle
-from flowdist.torchrun.store_port import check_store_port
-from flowdist.torchrun.words import comma_separated, for_worker
+from flowdist.torchrun.rendezvous import Rendezvous, as_here, check_store_port, host_of, is_this_machine
+from flowdist.torchrun.settle import comma_separated, for_worker, settle
 from tests.torchrun.harness import outcome_of, what_becomes_of
 
 

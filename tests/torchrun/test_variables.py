@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flowdist.torchrun.variables import VARIABLES, idle_variables, variable_table
+from flowdist.torchrun.variables import VARIABLES, idle_variables
 
 DOCS = Path(__file__).parents[2] / "docs"
 NAMES = [variable.name for variable in VARIABLES]
@@ -22,6 +22,13 @@ def test_every_variable_of_torchs_launcher_is_in_the_table() -> None:
     files = [folder / "run.py", *folder.glob("launcher/*.py"), *folder.rglob("elastic/**/*.py")]
     names = {name for file in files for name in re.findall(r"\bTORCH_?ELASTIC_[A-Z_]+[A-Z]\b", file.read_text())}
     assert len(names) > 10 and names <= set(NAMES)
+
+
+def variable_table(prefixes: tuple[str, ...]) -> str:
+    """Return the table that the docs have of the variables with these prefixes."""
+    rows = ["| variable | here | |", "|---|---|---|"]
+    rows += [f"| `{name}` | {effect} | {words} |" for name, effect, words in VARIABLES if name.startswith(prefixes)]
+    return "\n".join(rows)
 
 
 def test_the_pages_show_the_table() -> None:

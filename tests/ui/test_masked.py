@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from flowdist.cli.main import cli
 from flowdist.control.protocol.events import ReplicaExited
-from flowdist.graph.roles import SecretRef
+from flowdist.graph.role_graph import SecretRef
 from flowdist.record.journal import Header, encode_line
 from flowdist.record.replay import Replay
 from flowdist.ui.follow import LOG_BYTES, FollowedRun

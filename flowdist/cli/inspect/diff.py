@@ -13,10 +13,9 @@ from flowdist.errors import FlowdistError
 from flowdist.graph import format_duration
 from flowdist.record.reader import WholeRecord
 from flowdist.report.record.divergence import divergence, divergence_of, divergence_text
-from flowdist.report.table import table
 from flowdist.sim.experiment.compare import Comparison, compare
 from flowdist.sim.experiment.outcome import of_record
-from flowdist.text.printable import joined
+from flowdist.text.printable import joined, table
 
 SIDE = ("outcome", "lasted_ns", "lost_ns")
 

@@ -11,9 +11,9 @@ import click
 from flowdist.cli.shared.common import paint, print_json, verb
 from flowdist.cli.shared.options import json_option
 from flowdist.graph import format_memory
-from flowdist.report.table import table
 from flowdist.runtime.gpus.devices import find_gpus
 from flowdist.runtime.gpus.driver import Devices, Gpu, GpuError, open_devices
+from flowdist.text.printable import table
 
 
 @verb("gpus")

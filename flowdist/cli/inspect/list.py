@@ -11,10 +11,10 @@ import click
 from flowdist.cli.shared.common import paint, print_json, verb
 from flowdist.cli.shared.options import json_option, runs_option
 from flowdist.graph import format_duration
-from flowdist.report.table import table
 from flowdist.runtime.run_folder.access import owner_of
 from flowdist.runtime.run_folder.folder import private_runs, run_dirs
 from flowdist.runtime.run_folder.runs import environment_of, state_of
+from flowdist.text.printable import table
 
 COLOURS = {"running": "cyan", "succeeded": "green", "failed": "red", "died": "red", "cancelled": "yellow"}
 

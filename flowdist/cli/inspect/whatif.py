@@ -23,7 +23,7 @@ from flowdist.report.record.alike import as_in_record, count_alike, silent_roles
 from flowdist.report.record.divergence import divergence, divergence_text
 from flowdist.report.record.spending import not_reported_lines, time_of, time_of_run
 from flowdist.report.record.summary import rounded, summary_of, summary_text
-from flowdist.report.table import table
+from flowdist.text.printable import table
 
 if TYPE_CHECKING:
     from flowdist.sim.experiment.experiment import Experiment

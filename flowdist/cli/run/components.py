@@ -18,8 +18,7 @@ from flowdist.dsl.load import compile_loaded
 from flowdist.dsl.oneline import written_on_the_command_line
 from flowdist.dsl.problems.places import CLI
 from flowdist.dsl.problems.problem import Problem, TopologyProblems
-from flowdist.text.quotes import unquoted
-from flowdist.torchrun.conf import DEAD_TIMERS, entries_of, pair_of
+from flowdist.torchrun.conf import DEAD_TIMERS, entries_of, pair_of, unquoted
 from flowdist.torchrun.variables import idle_variables
 
 TORCHX_OPTIONS = (

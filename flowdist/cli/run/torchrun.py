@@ -19,12 +19,10 @@ from flowdist.cli.shared.options import options_with_values
 from flowdist.dsl.load import compile_loaded
 from flowdist.errors import FlowdistError
 from flowdist.runtime.gpus.devices import machine_cpus, machine_gpus
-from flowdist.torchrun.completion import completions
-from flowdist.torchrun.joining import as_here
-from flowdist.torchrun.options import CompletionAsked, HelpAsked, help_text, read_options, refuse
+from flowdist.torchrun.options import CompletionAsked, HelpAsked, completions, help_text, read_options, refuse
 from flowdist.torchrun.output import Output
+from flowdist.torchrun.rendezvous import as_here, check_store_port, with_store_at
 from flowdist.torchrun.settle import settle
-from flowdist.torchrun.store_port import check_store_port, with_store_at
 
 if TYPE_CHECKING:
     from flowdist.runtime.run_folder.logs import OpenSink

@@ -35,7 +35,8 @@ engine_options = gathered(
 def check_engine(engine: EngineOptions) -> None:
     """Refuse an unknown engine, and options without one."""
     if engine.on and engine.on not in ENGINES:
-        raise FlowdistError(f"there is no engine {engine.on!r}", help=did_you_mean(engine.on, ENGINES))
+        help = f"{did_you_mean(engine.on, ENGINES)}; for Kubernetes write flowdist export --to jobset -o image=IMAGE"
+        raise FlowdistError(f"there is no engine {engine.on!r}", help=help)
     if engine.words and not engine.on:
         refuse_options(engine.words)
 

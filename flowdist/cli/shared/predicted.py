@@ -20,12 +20,12 @@ from flowdist.record.accounts import BUCKETS, Bucket, productive_share
 from flowdist.record.reader import JOURNAL, WholeRecord
 from flowdist.report.record.alike import as_in_record, silent_roles
 from flowdist.report.record.summary import rounded
-from flowdist.report.table import table
 from flowdist.sim.calibration.calibration import Calibration, calibrate
 from flowdist.sim.calibration.observe import observe
 from flowdist.sim.experiment.compare import Comparison, Figure, decision_differences, value_text
 from flowdist.sim.experiment.outcome import IncidentOutcome
 from flowdist.sim.experiment.predict import predict
+from flowdist.text.printable import table
 
 LISTED = 5  # decisions that differ
 HELP = "flowdist calibrate RUN -o workload.toml measures them in a run"

@@ -16,13 +16,13 @@ from flowdist.errors import FlowdistError
 from flowdist.graph import format_duration
 from flowdist.record.reader import BadLine, WholeRecord
 from flowdist.record.replay import Replay
-from flowdist.report.table import table
 from flowdist.sim.calibration.calibration import Calibration, calibrate
 from flowdist.sim.calibration.file import calibration_text
 from flowdist.sim.calibration.fit import rounded
 from flowdist.sim.calibration.observe import observe
 from flowdist.sim.experiment.compare import Comparison
 from flowdist.sim.experiment.predict import held_out
+from flowdist.text.printable import table
 
 
 @verb("calibrate")

@@ -17,13 +17,13 @@ from flowdist.cli.shared.options import TopologyOptions, gathered
 from flowdist.dsl.load import DEFAULT_FILE
 from flowdist.errors import FlowdistError, first_of
 from flowdist.graph import RoleGraph
-from flowdist.report.table import table
 from flowdist.sim.checks.bounds import Bounds, bounds_of
 from flowdist.sim.checks.properties import Properties
 from flowdist.testing.campaign import campaign, replay_command
 from flowdist.testing.corpus import Corpus, kinds_of, seeds_text
 from flowdist.testing.declare import load_properties, side_file
 from flowdist.testing.repro_command import bound_words
+from flowdist.text.printable import table
 
 SHOWN_MAX = 10  # seeds that are named in one line
 LAST_EVENTS = 20  # lines of a failing run's trace that are shown without --full

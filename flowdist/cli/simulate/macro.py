@@ -31,7 +31,6 @@ from flowdist.report.goodput import (
     seeds_needed,
     young_ns,
 )
-from flowdist.report.table import table
 from flowdist.sim.experiment.compare import Comparison, mean_share
 from flowdist.sim.experiment.experiment import Experiment
 from flowdist.sim.experiment.outcome import Outcome
@@ -39,6 +38,7 @@ from flowdist.sim.experiment.play import cross_check, play_seeds
 from flowdist.sim.macro.books import MacroResult
 from flowdist.sim.macro.macro import MacroTrace
 from flowdist.sim.macro.scope import MacroRefused, Scope, scope_of
+from flowdist.text.printable import table
 
 if TYPE_CHECKING:
     from flowdist.dsl.read.fields import Arguments

@@ -14,10 +14,10 @@ from itertools import takewhile
 
 from flowdist.control.incidents.applied_rules import first_cause, judge, may_be_excused
 from flowdist.control.incidents.causes import LOSS_KINDS, follows_from_loss, upstream_incident
-from flowdist.control.incidents.closure import closure, scope_worlds
 from flowdist.control.incidents.ending import begin_ending
 from flowdist.control.incidents.hangs import awaits_steps, name_culprit
 from flowdist.control.incidents.recovery import claim, close, extend, join_incident, open_incident
+from flowdist.control.incidents.restart_set import closure, scope_worlds
 from flowdist.control.incidents.retiring import ignore
 from flowdist.control.incidents.suspects import (
     awaited_nodes,

@@ -11,9 +11,8 @@ from collections.abc import Iterable
 
 from flowdist.control.incidents.applied_rules import judge, limit_free, set_backoff, take_over_backoffs, waits_ns
 from flowdist.control.incidents.causes import dependents_of, note_lost, refund_dependents
-from flowdist.control.incidents.closure import closure, scope_worlds
 from flowdist.control.incidents.ending import stop
-from flowdist.control.incidents.in_place import leaves_in_place, may_stay, staying
+from flowdist.control.incidents.restart_set import closure, leaves_in_place, may_stay, scope_worlds, staying
 from flowdist.control.incidents.suspects import defer, drop, forget_suspects, take_over
 from flowdist.control.job.deadlines import INCIDENT_DUES, Due
 from flowdist.control.job.facts import Deferred

@@ -52,7 +52,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from flowdist.control.incidents.causes import OWN_KINDS
-from flowdist.control.incidents.closure import closure, scope_worlds
+from flowdist.control.incidents.restart_set import closure, scope_worlds
 from flowdist.control.job.deadlines import Due
 from flowdist.control.job.facts import Deferred
 from flowdist.control.job.state import Failure, Incident, JobState, Replica

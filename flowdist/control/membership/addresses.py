@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from flowdist.control.incidents.closure import closure
 from flowdist.control.incidents.recovery import open_incident
+from flowdist.control.incidents.restart_set import closure
 from flowdist.control.job.facts import FREE
 from flowdist.control.job.state import JobState, Replica, Role
 from flowdist.control.placement.placement import seated

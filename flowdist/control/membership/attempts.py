@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from flowdist.control.incidents.ending import close_store
-from flowdist.control.incidents.in_place import end_suspended, note_suspended
 from flowdist.control.incidents.recovery import drop_notice, leave_incident
+from flowdist.control.incidents.restart_set import end_suspended, note_suspended
 from flowdist.control.job.deadlines import Due
 from flowdist.control.job.facts import Failure, Loss, OfEnd
 from flowdist.control.job.state import JobState, Replica

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from flowdist.control.incidents.applied_rules import backs_off_until, was_healthy
-from flowdist.control.incidents.closure import closure
 from flowdist.control.incidents.ending import close_store
-from flowdist.control.incidents.in_place import note_start, take_suspended
 from flowdist.control.incidents.recovery import open_incident
+from flowdist.control.incidents.restart_set import closure, note_start, take_suspended
 from flowdist.control.incidents.retiring import end_ignored
 from flowdist.control.job.deadlines import Due
 from flowdist.control.job.facts import FREE
@@ -31,7 +30,7 @@ from flowdist.control.protocol.effects import OpenStore, StartReplica
 from flowdist.control.protocol.ids import ReplicaId, WorldName
 from flowdist.control.rules import growth_wait_ns
 from flowdist.graph import format_duration
-from flowdist.graph.roles import GateCondition
+from flowdist.graph.role_graph import GateCondition
 
 
 def form_worlds(job: JobState, names: Iterable[WorldName]) -> None:

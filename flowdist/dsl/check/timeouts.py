@@ -23,7 +23,7 @@ from flowdist.dsl.read.fields import Arguments
 from flowdist.dsl.topology import Topology
 from flowdist.graph import MINUTE, MS, SECOND, JobOptions, RestartPolicy, RoleGraph, RoleSpec
 from flowdist.graph import format_duration as _text
-from flowdist.graph.roles import WorkloadSpec
+from flowdist.graph.role_graph import WorkloadSpec
 
 TAKE_OVER_NS = 300 * MS  # from the death of a controller until the next one answers, as simulated
 ANSWER_NS = 1 * MS  # from a heartbeat to its answer, as simulated

@@ -15,8 +15,7 @@ from flowdist.control.protocol.ids import ReplicaId
 from flowdist.record.journal import Record
 from flowdist.record.status import role_status
 from flowdist.report.record.trace import event_lines, stamp
-from flowdist.report.table import table
-from flowdist.text.printable import joined
+from flowdist.text.printable import joined, table
 
 NOT_SHOWN = frozenset({"graph", "spec"})  # the header has them
 

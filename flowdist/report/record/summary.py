@@ -13,8 +13,7 @@ from flowdist.graph import format_duration
 from flowdist.record.journal import FaultLine, Line
 from flowdist.record.status import role_status
 from flowdist.report.record.spending import goodput_line, not_reported_lines
-from flowdist.report.table import table
-from flowdist.text.printable import joined
+from flowdist.text.printable import joined, table
 
 WIDTH = 80  # columns that any terminal has
 ROW = 4  # of so many replicas in a row, and more, only the first and the last are named

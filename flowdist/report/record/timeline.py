@@ -16,7 +16,7 @@ from flowdist.control.job.state import JobState
 from flowdist.control.protocol import effects as fx
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.ids import NodeName, ReplicaId, WorldName
-from flowdist.graph.roles import RoleKind
+from flowdist.graph.role_graph import RoleKind
 from flowdist.record.journal import AccountLine, FaultLine, Header, Line, Record, UnsavedLine
 from flowdist.record.reader import JOURNAL
 from flowdist.record.replay import Replay

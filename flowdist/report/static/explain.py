@@ -28,7 +28,7 @@ from flowdist.report.static.sections import (
     stop_layers_of,
     why_not_running,
 )
-from flowdist.report.table import table
+from flowdist.text.printable import table
 
 SCOPES = ("replica", "role", "domain", "job")  # from narrow to wide
 _OUTCOMES = {

@@ -12,7 +12,7 @@ from flowdist.report.static.drawing import needs_words, seating_words
 from flowdist.report.static.reasons import policy_text
 from flowdist.report.static.rehearsal import Rehearsal
 from flowdist.report.static.restarts import RestartTable, start_waves
-from flowdist.report.table import table
+from flowdist.text.printable import table
 
 
 def plan_of(graph: RoleGraph, python: str = "python", ours: str = "") -> dict[str, Any]:

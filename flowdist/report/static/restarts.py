@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from flowdist.control.controller import Controller
-from flowdist.control.incidents.closure import closure, scope_worlds
+from flowdist.control.incidents.restart_set import closure, scope_worlds
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import RoleGraph
 from flowdist.graph.policies import Scope

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.effects import StartReplica
-from flowdist.runtime.processes.exit_status import signal_name
-from flowdist.runtime.processes.spawn_protocol import INJECTED_OOM, injected_code
+from flowdist.runtime.processes.spawn_protocol import INJECTED_OOM, injected_code, signal_name
 from flowdist.runtime.worker_env.secret_values import Mask
 from flowdist.runtime.worker_env.stop_notice import was_stopping
 from flowdist.runtime.worker_env.worker_errors import (

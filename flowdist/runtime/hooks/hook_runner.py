@@ -19,8 +19,8 @@ from typing import Any
 
 import msgspec
 
-from flowdist.runtime.processes.exit_status import describe_exit
 from flowdist.runtime.processes.reaper import become_subreaper, kill_descendants
+from flowdist.runtime.processes.spawn_protocol import describe_exit
 from flowdist.runtime.umask import users_umask
 from flowdist.runtime.wire.framing import LineBuffer
 

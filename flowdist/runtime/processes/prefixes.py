@@ -17,7 +17,6 @@ from collections.abc import Callable
 from typing import Any
 
 from flowdist.control.fork_policy import PATIENCE_S, PrefixUpkeep
-from flowdist.runtime.processes.exit_status import signal_name
 from flowdist.runtime.processes.prefix_process import Prefix, Template
 from flowdist.runtime.processes.spawn_protocol import (
     Answer,
@@ -30,6 +29,7 @@ from flowdist.runtime.processes.spawn_protocol import (
     Spawned,
     SpawnRefused,
     StartedCold,
+    signal_name,
 )
 
 LOOK_S = 0.5  # how often it is looked at whether a script waits for something

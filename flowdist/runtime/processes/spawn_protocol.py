@@ -171,3 +171,16 @@ class Channel:
         with contextlib.suppress(ConnectionError):
             data = self._socket.recv(1 << 16)
         return [_DECODER.decode(body) for body in self._frames.feed(data)] if data else None
+
+
+def signal_name(code: int) -> str:
+    """Return the name of a negative exit code's signal: `KILL` for -9, `RTMIN+1` for -35; a number if it has none."""
+    number = -code
+    if number in set(signal.Signals):
+        return signal.Signals(number).name.removeprefix("SIG")
+    return f"RTMIN+{number - signal.SIGRTMIN}" if number > signal.SIGRTMIN else str(number)
+
+
+def describe_exit(code: int) -> str:
+    """Return an exit code in words: `exit code 3`, or `signal KILL` for -9."""
+    return f"exit code {code}" if code >= 0 else f"signal {signal_name(code)}"

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from flowdist.control.protocol import agent_io as io
-from flowdist.runtime.processes.exit_status import describe_exit
 from flowdist.runtime.processes.spawn_protocol import (
     CancelSpawn,
     Ended,
@@ -29,6 +28,7 @@ from flowdist.runtime.processes.spawn_protocol import (
     Spawn,
     SpawnRefused,
     WorkerAnswer,
+    describe_exit,
 )
 from flowdist.runtime.wire.addresses import Endpoint, family_of, why_unbound
 from flowdist.runtime.wire.framing import LineBuffer

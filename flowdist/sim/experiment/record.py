@@ -20,7 +20,7 @@ from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import Plan, parse_fault
 from flowdist.faults.kinds import ORDERS, having
 from flowdist.graph import MINUTE, SECOND, WorkloadSpec
-from flowdist.graph.roles import GROUP_TIMEOUTS_NS
+from flowdist.graph.role_graph import GROUP_TIMEOUTS_NS
 from flowdist.record.journal import AccountLine, FaultLine, Header, Line, Record
 from flowdist.sim.calibration.calibration import calibrate, calibrated
 from flowdist.sim.calibration.observe import Observed, Observer
