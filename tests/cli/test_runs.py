@@ -24,6 +24,7 @@ from flowdist.record.journal import Header, Record, encode_line
 from flowdist.record.reader import CheckChain
 from flowdist.report.record.summary import rounded
 from flowdist.runtime.run_folder.resume import resume_point, truncate_journal
+from flowdist.runtime.run_folder.runs import write_end
 from flowdist.runtime.supervisor.host_process import RunResult
 from tests.record.sheets import sheet_of
 from tests.report.records import TOPOLOGIES, simulated
@@ -220,6 +221,9 @@ def test_on_a_host_that_has_joined_one_is_told_where_to_ask(runs: Path) -> None:
     (runs / "latest").unlink()
     told = call(status_command, code=2).output
     assert "this host has joined host0:29400: ask there; its logs here: flowdist logs --run gang-" in told
+    (runs / "gang-1/journal.jsonl").unlink()
+    write_end(runs / "gang-1", {"outcome": "succeeded", "reason": "", "lasted_s": 2.0, "root_cause": ""})
+    assert "gang-1" in call(report_command, "gang-1", code=2).output
 
 
 def test_a_run_that_was_cancelled_is_not_resumed(runs: Path) -> None:

@@ -64,6 +64,8 @@ def test_a_port_is_reserved_once() -> None:
     again.close()
     with pytest.raises(FlowdistError, match=r"192\.0\.2\.99:0 cannot be bound"):
         reserve("192.0.2.99", 0)
+    with pytest.raises(FlowdistError, match="port 7 cannot be reserved: AF_UNIX path too long"):
+        reserve("h" * 200, 7)
 
 
 @needs_ipv6

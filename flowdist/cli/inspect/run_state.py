@@ -143,7 +143,8 @@ def report(named: RunOptions, workload_file: str | None) -> None:
     end = state_of(run_dir)
     mask = known_mask(graph, os.environ)
     written = read_sealed(run_dir / SUMMARY) if end.state not in ("running", "died") else None
-    if written is not None and written["outcome"] != end.state:  # the journal has another outcome, which counts
+    # the journal has another outcome, which counts; or this host has only joined, and its summary has the end alone
+    if written is not None and (written["outcome"] != end.state or "roles" not in written):
         written = None
     record, summary = (None, written) if written is not None else _from_journal(run_dir)
     summary |= {"root_cause": mask(summary["root_cause"])}

@@ -41,9 +41,10 @@ from flowdist.runtime.wire.addresses import (
     interface_of,
     listening_address,
     listening_addresses,
+    must_reserve,
     reachable_address,
-    reserve,
     reserve_all,
+    taken,
     wait_for_name,
 )
 from flowdist.runtime.wire.dialing import dial, is_encrypted
@@ -89,8 +90,7 @@ def meet(graph: RoleGraph, place: Rendezvous, settings: RunSettings, adapt: Adap
     if reserved is None and place.runs_controller is None:
         take_part(place, settings, adapt, gpus)
     if reserved is None:
-        message = f"port {place.endpoint.port} of this machine is taken by another flowdist"
-        raise FlowdistError(message, help="take another port, the same on every host")
+        raise taken(place.endpoint.port)
     addresses = addresses or ("",)
     own = address_of(place.local_addr) if place.local_addr else reachable_address(addresses[0], place.endpoint.host)
     name = node_name(socket.gethostname(), {role.name for role in graph.roles})
@@ -187,9 +187,7 @@ def run_compiled(file: Path, endpoint: str | None, job_id: str | None, settings:
     place = place_of(endpoint, job_id, hosts=sum(role.max_replicas for role in graph.roles))
     refuse_without_token(place)
     address = listening_address(place.endpoint.host)
-    reserved = reserve(address, place.endpoint.port)  # until the process ends: another flowdist does not take the port
-    if reserved is None:
-        raise FlowdistError(f"port {place.endpoint.port} of this machine is taken by another flowdist")
+    _reserved = must_reserve(address, place.endpoint.port)  # until the process ends
     serve(graph, place, settings, [address], reachable_address(address))
 
 

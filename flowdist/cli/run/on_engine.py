@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import secrets
@@ -30,7 +31,7 @@ from flowdist.runtime.run_folder.resume import saved_endpoint
 from flowdist.runtime.run_folder.runs import has_begun
 from flowdist.runtime.saved_files import DAMAGED
 from flowdist.runtime.supervisor.fleet_keeper import Employer
-from flowdist.runtime.wire.addresses import Endpoint, endpoint_of, listening_address, reachable_address, reserve
+from flowdist.runtime.wire.addresses import Endpoint, endpoint_of, listening_address, must_reserve, reachable_address
 
 TOKEN_FILE, MEMBERS = "token", "members"  # in the folder of the run
 IN_JOB = "--in-controller-job"  # this process is the controller's own job
@@ -186,9 +187,7 @@ def _listen(listen: str | None, before: str | None) -> tuple[Endpoint, str, sock
     if listen is not None:
         named = endpoint_of(listen, PORTS[0])
         address = listening_address(named.host)
-        if (reserved := reserve(address, named.port)) is None:
-            raise FlowdistError(f"port {named.port} of this machine is taken by another flowdist")
-        return named, address, reserved
+        return named, address, must_reserve(address, named.port)
     host = socket.gethostname()
     address = listening_address(host)
     if not address:  # other machines may not know the name, or know it by another address than this one does
@@ -197,10 +196,6 @@ def _listen(listen: str | None, before: str | None) -> tuple[Endpoint, str, sock
     if before is not None and (past := endpoint_of(before, PORTS[0])).host == host:
         ports = [past.port, *PORTS]
     for port in ports:
-        try:
-            reserved = reserve(address, port)
-        except FlowdistError:
-            continue
-        if reserved is not None:
-            return Endpoint(host, port), address, reserved
+        with contextlib.suppress(FlowdistError):
+            return Endpoint(host, port), address, must_reserve(address, port)
     raise FlowdistError(f"ports {PORTS[0]} to {PORTS[-1]} are taken", help="name another one: --listen HOST:PORT")

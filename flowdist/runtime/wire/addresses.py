@@ -75,9 +75,11 @@ def reserve(address: str, port: int) -> socket.socket | None:
     lock = socket.socket(socket.AF_UNIX)
     try:
         lock.bind(f"\0flowdist-{address}-{port}")
-    except OSError:
+    except OSError as error:
         lock.close()
-        return None
+        if error.errno == errno.EADDRINUSE:
+            return None
+        raise FlowdistError(f"port {port} cannot be reserved: {error.strerror or error}") from None
     try:
         doors = open_doors([address] if address else [], port)
     except FlowdistError:
@@ -112,6 +114,19 @@ def why_unbound(error: OSError) -> str:
     """Return why `socket.create_server` has failed, without the address, which Python's own text has as well."""
     number = error.errno or 0
     return (os.strerror(number) if number > 0 else error.strerror or str(error)).lower()  # a name look-up has -2
+
+
+def must_reserve(address: str, port: int) -> socket.socket:
+    """Reserve a port as `reserve` does; FlowdistError if another flowdist process has it, too."""
+    if (lock := reserve(address, port)) is None:
+        raise taken(port)
+    return lock
+
+
+def taken(port: int) -> FlowdistError:
+    """Return the error for a port that another flowdist process of this machine has reserved."""
+    help = "take another port, the same on every host"
+    return FlowdistError(f"port {port} of this machine is taken by another flowdist", help=help)
 
 
 def reserve_all(addresses: Sequence[str], port: int) -> list[socket.socket] | None:
