@@ -237,7 +237,7 @@ def test_options_that_are_wrong_are_named_all_at_once(rich: RoleGraph) -> None:
         "secret=A",
     ]
     with pytest.raises(FlowdistError) as error:
-        read_options(words, rich, needs_image=True)
+        read_options(words, rich)
     for word in words:
         assert f"-o {word}: " in error.value.message
     assert "-o image=IMAGE is missing" in error.value.message and "did you mean 'image'" in error.value.message

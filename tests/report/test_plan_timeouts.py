@@ -13,7 +13,7 @@ from flowdist.dsl.topology import Topology
 from flowdist.dsl.words import Node, Restart, Workload
 from flowdist.faults.files import parse_plan, read_plan
 from flowdist.graph import MS, format_duration, parse_duration
-from flowdist.report.static.plan_timeouts import problems_of_plan
+from flowdist.report.static.plan_faults import problems_of_plan
 from flowdist.sim.simulation import Simulation
 from tests.choosing import examples
 

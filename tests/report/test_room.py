@@ -6,7 +6,7 @@ import pytest
 
 from flowdist.faults.files import parse_plan
 from flowdist.graph import MINUTE, Placement
-from flowdist.report.static.room import stranding
+from flowdist.report.static.plan_faults import stranding
 from tests.control.harness import graph, role
 
 ONE = graph(role("trainer", pending_timeout_ns=5 * MINUTE), nodes=1)

@@ -25,7 +25,7 @@ from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import RoleGraph, RoleSpec
-from flowdist.runtime.agent.worker_exits import WorkerExits
+from flowdist.runtime.agent.workers import WorkerExits
 from flowdist.runtime.left_files import modified_ns, read_from, read_number, read_small, size_of
 from flowdist.runtime.processes.spawn_protocol import INJECTED_EXIT, injected_code, read_pid
 from flowdist.runtime.run_folder.log_reader import find_logs, lines_of, start_of_last

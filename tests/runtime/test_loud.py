@@ -62,7 +62,7 @@ AGENTS = [
     ("flowdist.runtime.agent.agent_main:_AgentProcess._set_timer", 2),
     ("flowdist.runtime.agent.worker_socket:WorkerSocket._handle_line", 1),  # a task that serves a connection
     ("flowdist.runtime.agent.readiness:LogSearch.look", 1),  # a background task
-    ("flowdist.runtime.agent.worker_exits:WorkerExits.describe", 1),
+    ("flowdist.runtime.agent.workers:WorkerExits.describe", 1),
     ("flowdist.runtime.agent.workers:Workers.answer_commit", 1),
     ("flowdist.runtime.agent.worker_socket:WorkerSocket.serve", 1),
 ]

@@ -15,7 +15,7 @@ from flowdist.control.agent.attempts import exit_event
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.events import ReplicaExited
 from flowdist.control.protocol.ids import ReplicaId
-from flowdist.runtime.agent.worker_exits import WorkerExits
+from flowdist.runtime.agent.workers import WorkerExits
 from flowdist.runtime.processes.spawn_protocol import INJECTED_EXIT
 from flowdist.runtime.run_folder.remote_error_report import LINES_MAX
 from flowdist.runtime.run_folder.root_cause import root_cause_text

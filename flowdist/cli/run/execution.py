@@ -29,7 +29,7 @@ from flowdist.faults.milestones import why_it_never_fired
 from flowdist.faults.rates import entities, expected
 from flowdist.graph import SECOND, RoleGraph
 from flowdist.record.journal import Record
-from flowdist.report.static.room import stranding
+from flowdist.report.static.plan_faults import stranding
 from flowdist.runtime.controller.metrics import listen
 from flowdist.runtime.gpus.devices import machine_gpus, settle_cluster
 from flowdist.runtime.injection.injector import check_faults

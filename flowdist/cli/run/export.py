@@ -41,7 +41,7 @@ def command(named: TopologyOptions, form: str, words: tuple[str, ...], file: str
     What the cluster cannot honour is reported at its place in the topology, all at once; exit code 2 for an error.
     """
     loaded = load(named, by_engine=True)
-    options = read_options(words, loaded.graph, needs_image=True)
+    options = read_options(words, loaded.graph)
     topic, has_claim = Topic(loaded.graph, loaded.arguments), bool(options.checkpoint_claim)
     warnings = problems(topic, options.name, has_checkpoint_claim=has_claim)
     if any(problem.severity == "error" for problem in warnings):

@@ -194,7 +194,7 @@ def problems_of_job(loaded: Loaded, graph: RoleGraph, plan: Plan) -> list[Proble
     if graph is loaded.graph and not any(plan):
         return []
     from flowdist.dsl.check.timeouts import find, problem_of  # only for what the command line changes
-    from flowdist.report.static.plan_timeouts import problems_of_plan
+    from flowdist.report.static.plan_faults import problems_of_plan
 
     known = {(found.code, found.role) for found in find(loaded.graph)}
     new = [found for found in find(graph) if (found.code, found.role) not in known]

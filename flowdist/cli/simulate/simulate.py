@@ -44,7 +44,7 @@ from flowdist.report.record.page import timeline_page
 from flowdist.report.record.summary import summary_text
 from flowdist.report.record.timeline import timeline_of
 from flowdist.report.record.trace import shown_lines, trace_lines
-from flowdist.report.static.room import stranding
+from flowdist.report.static.plan_faults import stranding
 from flowdist.sim.checks.expectations import unmet
 from flowdist.sim.checks.liveness import end_ns, late
 from flowdist.sim.experiment.experiment import Experiment, of_topology

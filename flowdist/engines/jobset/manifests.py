@@ -92,11 +92,6 @@ def manifest_text(graph: RoleGraph, options: JobSetOptions, found: list[Document
     return "".join(f"# {line}\n" for line in head) + to_yaml(found)
 
 
-def template_of(options: JobSetOptions) -> Document:
-    """Return the user's pod template; empty if there is none; TemplateRefused if it cannot be read or honoured."""
-    return read_template(options.pod_template) if options.pod_template else {}
-
-
 def _document(api: str, kind: str, name: str, options: JobSetOptions, **content: Any) -> Document:
     namespace = {"namespace": options.namespace} if options.namespace else {}
     labels = {"app.kubernetes.io/name": options.name, **MANAGED_BY}
@@ -139,7 +134,7 @@ def _service(options: JobSetOptions) -> Document:
 
 def _jobset(job: pods.Job) -> Document:
     options = job.options
-    template = template_of(options)
+    template = read_template(options.pod_template) if options.pod_template else {}
     roles = [role.name for role in job.graph.roles]
     controller = _job(pods.controller_pod(job), template, options.controller_restarts, FINAL_EXITS)
     jobs = [(pods.CONTROLLER, 1, controller)]

@@ -47,7 +47,7 @@ class JobSetOptions(NamedTuple):
     pod_template: str = ""
 
 
-def read_options(words: Sequence[str], graph: RoleGraph, *, needs_image: bool = False) -> JobSetOptions:
+def read_options(words: Sequence[str], graph: RoleGraph) -> JobSetOptions:
     """Return the options of an export to JobSet from `KEY=VALUE` texts after -o; the last one of a key counts.
 
     The graph's name is the default of `name`. FlowdistError, with all of them, if options are unknown, missing or
@@ -56,12 +56,12 @@ def read_options(words: Sequence[str], graph: RoleGraph, *, needs_image: bool = 
     given = {key: (equals, value) for key, equals, value in (word.partition("=") for word in words)}
     wrong = [f"-o {key}{''.join(given[key])}: {why}" for key in given if (why := _why_wrong(key, *given[key]))]
     values = {key: value for key, (_, value) in given.items()}
-    if needs_image and not values.get("image"):
+    if not values.get("image"):
         wrong.append("-o image=IMAGE is missing: a container image with flowdist and the files of the topology")
     if wrong:
         raise FlowdistError("; ".join(wrong), help="docs/kubernetes.md describes all options of --to jobset")
     name = values.get("name", graph.name.replace("_", "-"))
-    texts: dict[str, str] = {"image": "", "token_secret": f"{name}-token", "secret": f"{name}-secrets", **values}
+    texts: dict[str, str] = {"token_secret": f"{name}-token", "secret": f"{name}-secrets", **values}
     numbers = {key: int(texts.pop(key)) for key in _NUMBERS if key in texts}
     return JobSetOptions(**{**texts, "name": name}, **numbers)  # type: ignore[arg-type]
 

@@ -13,16 +13,30 @@ from flowdist.graph import parse_duration, parse_memory
 LINES = ("setup", "sbatch")  # options that may be given several times: each one adds a line
 CONTROLLER = "controller"  # no role has this name: -o controller.partition=cpu is for the controller's own job
 OF_CLUSTER = ("partition", "account", "qos", "reservation")  # options of members that count for the controller, too
-_WORD = re.compile(r"[^\s\x00-\x1f]{1,500}")
+Check = Callable[[str], str]  # what is wrong with a value, in words that follow it; empty if nothing is
 
 
-def _word(text: str) -> str:
-    return "" if _WORD.fullmatch(text) else "is empty, too long, or has a space in it"
+def _like(pattern: str, wrong: str) -> Check:
+    return lambda text: "" if re.fullmatch(pattern, text) else wrong
 
 
-def _line(text: str) -> str:
-    is_line = re.fullmatch(r"[^\x00-\x1f]{1,2000}", text) and text.strip()
-    return "" if is_line else "is empty, too long, or has several lines"
+def _above_0(parse: Callable[[str], int], wrong: str) -> Check:
+    def check(text: str) -> str:
+        try:
+            return "" if parse(text) > 0 else wrong
+        except ValueError:
+            return wrong
+
+    return check
+
+
+def _one_of(*words: str) -> Check:
+    return _like("|".join(words), f"is none of {', '.join(words)}")
+
+
+_word = _like(r"[^\s\x00-\x1f]{1,500}", "is empty, too long, or has a space in it")
+_line = _like(r"(?=.*\S)[^\x00-\x1f]{1,2000}", "is empty, too long, or has several lines")
+_count = _like(r"[1-9]\d{0,5}", "is no number from 1 on")
 
 
 def _raw(text: str) -> str:
@@ -34,32 +48,10 @@ def _raw(text: str) -> str:
     return next((f"sets --{own}: {help}" for own, help in SET_HERE.items() if own.startswith(name)), "")
 
 
-def _count(text: str) -> str:
-    return "" if re.fullmatch(r"[1-9]\d{0,5}", text) else "is no number from 1 on"
-
-
 def _sizes(text: str) -> str:
     low, colon, high = text.partition(":")
     wrong = _count(low) or (_count(high) if colon else "")
     return wrong or ("has a minimum above its maximum" if colon and int(low) > int(high) else "")
-
-
-def _memory(text: str) -> str:
-    try:
-        return "" if parse_memory(text) > 0 else "is no size of memory"
-    except ValueError:
-        return "is no size of memory, such as 64GiB"
-
-
-def _duration(text: str) -> str:
-    try:
-        return "" if parse_duration(text) > 0 else "is no duration above 0"
-    except ValueError:
-        return "is no duration, such as 60s"
-
-
-def _one_of(*words: str) -> Callable[[str], str]:
-    return lambda text: "" if text in words else f"is none of {', '.join(words)}"
 
 
 # What the script of a member says itself, or what would make sbatch do something else than submit it, and what to do.
@@ -83,20 +75,20 @@ SET_HERE: Mapping[str, str] = {
 }
 
 # Options of a member, which a role may have for itself, with the check of the value: the text says what is wrong.
-OF_MEMBERS: Mapping[str, Callable[[str], str]] = {
+OF_MEMBERS: Mapping[str, Check] = {
     **dict.fromkeys(("partition", "account", "qos", "reservation", "constraint", "exclude", "nodelist"), _word),
     **dict.fromkeys(("gres", "licenses", "mail-type", "mail-user", "time"), _word),
     "exclusive": _one_of("yes", "no", "user", "mcs"),
     "cpus": _count,
-    "mem": _memory,
+    "mem": _above_0(parse_memory, "is no size of memory, such as 64GiB"),
     "nodes": _sizes,
     "setup": _line,
     "sbatch": _raw,
 }
-OF_JOB: Mapping[str, Callable[[str], str]] = {
+OF_JOB: Mapping[str, Check] = {
     "controller": _one_of("here", "job"),
     "requeue": _one_of("yes", "no"),
-    "notice": _duration,
+    "notice": _above_0(parse_duration, "is no duration above 0, such as 60s"),
 }
 OPTION_HELP = f"options: {', '.join((*OF_MEMBERS, *OF_JOB))}; docs/slurm.md describes them"
 

@@ -24,7 +24,6 @@ from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph, RoleSpec
 from flowdist.runtime.agent.node_config import NodeConfig
 from flowdist.runtime.agent.readiness import FileState, awaited_file, until_ready
-from flowdist.runtime.agent.worker_exits import WorkerExits
 from flowdist.runtime.agent.worker_socket import WorkerSocket
 from flowdist.runtime.atomic import write_json
 from flowdist.runtime.gpus.guard import GpuGuard
@@ -33,6 +32,7 @@ from flowdist.runtime.left_files import clean
 from flowdist.runtime.processes import spawn_protocol as spawner
 from flowdist.runtime.processes.process_states import is_stopped, state_of_workers
 from flowdist.runtime.processes.reaper import outlive_sigkill
+from flowdist.runtime.processes.spawn_protocol import INJECTED_OOM, injected_code, signal_name
 from flowdist.runtime.processes.unexpected import start_task
 from flowdist.runtime.run_folder.logs import OutputWatch, announce_stacks
 from flowdist.runtime.run_folder.owner_file import OWNER, read_owner
@@ -42,6 +42,14 @@ from flowdist.runtime.wire.frames import RemoteErrorReport
 from flowdist.runtime.worker_env.environment import RunPaths, expand_command, macro_values, prefix_spec, worker_env
 from flowdist.runtime.worker_env.ports import Ports
 from flowdist.runtime.worker_env.secret_values import Mask
+from flowdist.runtime.worker_env.stop_notice import was_stopping
+from flowdist.runtime.worker_env.worker_errors import (
+    collective_timeout,
+    error_line,
+    is_out_of_memory,
+    oom_kills,
+    raised_ns,
+)
 
 CANCELLED_S = 0.5  # for the SIGTERM of a batch system to reach this agent, after it has ended a worker
 
@@ -364,3 +372,51 @@ class Workers:
             owner = read_owner(Path(self._paths.checkpoint_dir, OWNER))
             return objection_to_commit(self._paths.run_id, epoch, owner)
         return ""
+
+
+class WorkerExits:
+    """Interpreter of the exits of a node's workers, for the pure agent.
+
+    The kernel does not say which process it killed for lack of memory. A worker counts as such if SIGKILL ended it, not
+    from the agent, and the kernel's count of such kills has grown since the last failed worker.
+    """
+
+    def __init__(self, mask: Mask) -> None:
+        self._mask = mask
+        self._oom_kills = oom_kills()
+
+    def describe(
+        self, start: StartReplica, local_rank: int, code: int, folder: Path, was_killed: bool
+    ) -> io.WorkerExited:
+        """Return the input that reports the exit of a worker to the pure agent. Call this once for each exit.
+
+        `code` is negative for a signal. An injected fault may have left another code in the worker's log `folder`.
+        `was_killed`: the agent has sent SIGKILL to the attempt.
+        """
+        ended_by, code = signal_name(code) if code < 0 else None, injected_code(folder, code)
+        stops = was_stopping(folder)
+        if code == 0:
+            return io.WorkerExited(start.replica, start.attempt, local_rank, was_stopping=stops)
+        name = ended_by if code < 0 else None
+        detail = error_line(folder, self._mask, ended_by)
+        timed_out = collective_timeout(folder, self._mask, aborted=name == "ABRT")
+        if timed_out not in detail:  # the last line of stderr is one of a stack trace
+            detail = timed_out
+        was_oom_killed = self._has_oom_kill(folder) and name == "KILL" and not was_killed
+        return io.WorkerExited(
+            start.replica,
+            start.attempt,
+            local_rank,
+            max(code, 0),
+            name,
+            "oom" if was_oom_killed or is_out_of_memory(detail) else None,
+            detail,
+            raised_ns(folder),
+            "collective_timeout" if timed_out else "",
+            stops,
+        )
+
+    def _has_oom_kill(self, folder: Path) -> bool:
+        """Return whether the kernel, or an injected fault, has killed for lack of memory since the last call."""
+        before, self._oom_kills = self._oom_kills, oom_kills()
+        return self._oom_kills > before or os.path.exists(folder / INJECTED_OOM)  # noqa: PTH110  # raises nothing

@@ -1,12 +1,12 @@
-"""Timeouts that do not go with a plan of faults: a notice too short to save, a wait that ends before a node is back.
+"""What does not go with a plan of faults: a notice too short to save, a wait that is over too soon, no room left.
 
-The rules are those of `dsl.check.timeouts`, for each fault by itself. A plan with new nodes is not judged: only the
-run can show where they help.
+The rules of timeouts are those of `dsl.check.timeouts`, for each fault by itself. A plan with new nodes is not judged:
+only the run can show where they help.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from flowdist.dsl.check.timeouts import is_guess, leave_ns, leave_text, less, more, related_to
@@ -14,9 +14,12 @@ from flowdist.dsl.problems.places import CLI, Place
 from flowdist.dsl.problems.problem import Problem
 from flowdist.dsl.read.fields import Arguments
 from flowdist.faults.grammar import Fault, Plan, Rate
+from flowdist.faults.kinds import having
 from flowdist.faults.rates import entities
 from flowdist.graph import RoleGraph, RoleSpec, format_duration, parse_duration
-from flowdist.report.static.room import FOR_GOOD, nodes_hit, room_without
+from flowdist.graph.capacity import fits, needed, offered, slots
+
+FOR_GOOD = (*having("takes-node"), "pause")  # faults that take a node away, without /DURATION for good
 
 
 class Hit(NamedTuple):
@@ -124,3 +127,44 @@ def _place(where: str) -> Place:
     """Return the place of a fault from its `file:line`; the command line if that is empty."""
     file, _, line = where.rpartition(":")
     return Place(file, int(line), 1) if line.isdecimal() else CLI
+
+
+def stranding(plan: Plan, graph: RoleGraph) -> str:
+    """Return a warning about the first fault of a plan that leaves a role without room for its minimum; empty: none.
+
+    A plan with nodes that join gives no warning, and neither do roles that take room from each other: only the run can
+    show that.
+    """
+    lost: set[str] = set()
+    for fault in plan.faults if not plan.new_nodes else ():
+        if fault.kind not in FOR_GOOD or fault.duration_ns is not None:
+            continue
+        lost.update(nodes_hit(fault, graph))
+        short = next((spec for spec in graph.roles if room_without(graph, spec, lost) < spec.min_replicas), None)
+        if short is not None:
+            back = f"a node comes back only with a /DURATION ({fault.spec}/30s)"
+            wait = f"it will wait up to {format_duration(short.pending_timeout_ns)} (pending_timeout) for one"
+            return (
+                f"after {fault.spec} no room is left for the minimum of {short.name}, and {back}: "
+                f"{wait}, then the job fails"
+            )
+    return ""
+
+
+def nodes_hit(fault: Fault, graph: RoleGraph) -> list[str]:
+    """Return the nodes that a fault names, by their name or a label."""
+    return [node.name for node in graph.cluster.nodes if fault.target == node.name or fault.label in node.labels]
+
+
+def room_without(graph: RoleGraph, spec: RoleSpec, lost: Collection[str]) -> int:
+    """Return how many replicas of the role fit on the nodes that are not lost, if no other role takes room there.
+
+    Which neighbours a replica has is not known, so `near` does not count, and `apart` only among those of the role.
+    """
+    need = needed(spec.resources)
+    counts = [
+        slots(need, offered(node))
+        for node in (graph.cluster.nodes if graph.cluster.given else ())
+        if node.name not in lost and set(spec.placement.where) <= set(node.labels) and fits(need, offered(node))
+    ]
+    return len(counts) if spec.name in spec.placement.apart else sum(counts)
