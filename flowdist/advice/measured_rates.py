@@ -69,7 +69,8 @@ def _rate(kind: _Kind, faults: Sequence[Fault], days: float) -> MeasuredRate:
     arg = f":{faults[0].arg}" if faults[0].arg else ""
     back = [fault.duration_ns for fault in faults if fault.duration_ns is not None] if unit == "node" else []
     away = f"/{format_duration(_whole(sum(back) // len(back)))}" if back else ""
-    text = f"{subject}-{name}={_number(len(faults) / days)}/{unit}-day{arg}{away}"
+    rate = len(faults) / days  # three digits, as the grammar of rates reads them: 0.0125, 2.5, 1440
+    text = f"{subject}-{name}={rate:{'.3g' if rate < 1000 else '.0f'}}/{unit}-day{arg}{away}"
     low, high = (count / days for count in poisson_95(len(faults)))
     return MeasuredRate(text, len(faults), days, low, high)
 
@@ -78,8 +79,3 @@ def _whole(ns: int) -> int:
     """Return a duration of a second or more, in whole seconds, or whole minutes from ten minutes on."""
     unit = MINUTE if ns >= 10 * MINUTE else MINUTE // 60
     return max(unit, round(ns / unit) * unit)
-
-
-def _number(rate: float) -> str:
-    """Return a number with three digits as the grammar of rates reads it: 0.0125, 2.5, 1440."""
-    return f"{rate:.3g}" if rate < 1000 else f"{rate:.0f}"

@@ -24,7 +24,7 @@ SOURCES = [
     *sorted((PACKAGE / "dsl").rglob("*.py")),
     *sorted((PACKAGE / "torchrun").glob("*.py")),
     PACKAGE / "components/builtins.py",
-    PACKAGE / "report/static/plan_timeouts.py",
+    PACKAGE / "report/static/plan_faults.py",
     PACKAGE / "engines/interface.py",
 ]
 
@@ -213,7 +213,7 @@ def test_every_code_of_the_source_has_a_test_and_a_section_in_the_docs() -> None
     tested |= {f"FD15{i}" for i in range(5)}  # and so have these: tests/torchrun, tests/components
     tested |= {"FD160", "FD306"}  # tests/dsl/test_parallel.py, test_models.py
     tested |= {each.code for each in MISTAKES}
-    tested |= {"FD330", "FD331"}  # tests/report/test_plan_timeouts.py
+    tested |= {"FD330", "FD331"}  # tests/report/test_plan_faults.py
     tested |= {"FD182", "FD336"}  # tests/engines/test_slurm.py, test_jobset_problems.py
     tested |= {"FD337"}  # tests/dsl/test_limits.py
     documented = set(re.findall(r"^### (FD\d{3})", (PACKAGE / "dsl/problems/errors.md").read_text(), re.M))

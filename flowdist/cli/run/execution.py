@@ -228,10 +228,18 @@ class _Run(NamedTuple):
     def _run_job(self, console: Console) -> str:
         """Run the job, write and show its summary, and return its outcome."""
         self.early.check()
-        plan = self.settings.plan
+        plan, opener = self.settings.plan, self.settings.opener
         observer = console.onlooker(self.run_dir.name)
         reporter = self._reporter(console, observer)
-        supervisor = self._supervisor(console, reporter or observer)
+        supervisor = Supervisor(
+            *(self.graph, self.gpus, plan, self.run_dir, console.show),
+            opener(self.run_dir, console.show) if opener is not None else None,
+            self.settings.hosting,
+            onlooker=reporter or observer,
+            metrics=self.metrics,
+            seed=self.settings.seed,
+            early=self.early,
+        )
         supervisor.own(self.claims)
         console.now_ns = supervisor.now_ns
         if self.settings.hosting is not None:
@@ -268,24 +276,6 @@ class _Run(NamedTuple):
         from flowdist.engines.jobset.trainer_status import TrainerStatus  # only in the pod of a controller
 
         return TrainerStatus(os.environ, console.show, observer)
-
-    def _supervisor(self, console: Console, observer: Observer | None) -> Any:
-        """Return the supervisor of the run, which has not started yet."""
-        opener = self.settings.opener
-        open_sink = opener(self.run_dir, console.show) if opener is not None else None
-        return Supervisor(
-            self.graph,
-            self.gpus,
-            self.settings.plan,
-            self.run_dir,
-            console.show,
-            open_sink,
-            self.settings.hosting,
-            onlooker=observer,
-            metrics=self.metrics,
-            seed=self.settings.seed,
-            early=self.early,
-        )
 
 
 class _Starting(Console):

@@ -84,12 +84,9 @@ def _add(job: JobState, event: NodeJoined, known: Node | None) -> None:
     job.nodes[event.node] = node
     insort(job.usable, (place, event.node))
     update_free(job, event.node)
-    without = f", without GPU {', '.join(map(str, node.bad_gpus))}: {_reasons(node)}" if node.bad_gpus else ""
+    reasons = ", ".join(dict.fromkeys(node.bad_gpus.values()))
+    without = f", without GPU {', '.join(map(str, node.bad_gpus))}: {reasons}" if node.bad_gpus else ""
     job.note("node_joined", event.node, f"{event.node} joined{without}", "warning" if without else "info")
-
-
-def _reasons(node: Node) -> str:
-    return ", ".join(dict.fromkeys(node.bad_gpus.values()))
 
 
 def warmed_up(job: JobState, name: NodeName) -> None:

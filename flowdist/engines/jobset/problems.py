@@ -126,13 +126,10 @@ def objections(documents: Iterable[Document]) -> list[str]:
         found += _of_metadata(document["kind"], metadata)
         if document["kind"] == "JobSet":
             found += _of_jobset(metadata["name"], document["spec"])
-        if document["kind"] == "ConfigMap" and (size := _size(document["data"])) > CONFIG_MAX:
+        data = document["data"] if document["kind"] == "ConfigMap" else {}
+        if (size := sum(len(key) + len(value.encode()) for key, value in data.items())) > CONFIG_MAX:
             found.append(f"ConfigMap {metadata['name']}: {size:,} bytes, at most {CONFIG_MAX:,}")
     return found
-
-
-def _size(data: dict[str, str]) -> int:
-    return sum(len(key) + len(value.encode()) for key, value in data.items())
 
 
 def _of_metadata(kind: str, metadata: Document) -> Iterator[str]:
