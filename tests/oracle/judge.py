@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from tests.oracle.play import Observation
@@ -66,7 +67,7 @@ def differences(
     Where every rank `fails` by itself, the first one ends the others. The output of these may end early, if that of one
     rank of the attempt is whole.
     """
-    whole = set(_whole_attempts(reference, tried)) if fails else set()
+    whole = set(_whole_attempts(reference, again, tried)) if fails else set()
     for difference in _all_differences(reference, again, tried):
         key = difference.key
         if (key.run, key.process.partition("-")[0]) in whole and _ends_early(difference):
@@ -74,12 +75,21 @@ def differences(
         yield difference
 
 
-def _whole_attempts(reference: dict[str, Observation], tried: dict[str, Observation]) -> Iterator[tuple[str, str]]:
-    """Yield the run and the attempt of each process that has told all that it told under torchrun."""
+def _whole_attempts(
+    reference: dict[str, Observation], again: dict[str, Observation], tried: dict[str, Observation]
+) -> Iterator[tuple[str, str]]:
+    """Yield the run and the attempt of each process that has told all that it told under torchrun.
+
+    What torchrun tells otherwise each time, such as the address of a thread, may be anything.
+    """
     for run, observation in reference.items():
         for process, shown in observation["processes"].items():
-            found = tried[run]["processes"].get(process, {})
-            if all(shown[stream] == found.get(stream) for stream in ("stdout", "stderr")):
+            second, found = (runs[run]["processes"].get(process, {}) for runs in (again, tried))
+            streams = [
+                zip_longest(shown[stream], second.get(stream, []), found.get(stream, []))
+                for stream in ("stdout", "stderr")
+            ]
+            if all(a == c or (None not in (a, b, c) and a != b) for stream in streams for a, b, c in stream):
                 yield run, process.partition("-")[0]
 
 

@@ -116,6 +116,17 @@ def test_of_ranks_that_all_fail_one_has_to_tell_everything() -> None:
     assert _found(other, fails=True) == ["0-1 stdout"]
 
 
+def test_a_rank_whose_output_differs_by_chance_has_told_everything() -> None:
+    runs = [_run(100 * number, name=str(number)) for number in (1, 2, 3)]
+    for number, run in enumerate(runs):
+        for process in run["processes"].values():
+            process["stderr"] = [f"thread {number} aborts"]
+    runs[2]["processes"]["0-1"].update(stdout=[], stderr=[])
+    assert list(differences(*({"first": run} for run in runs), fails=True)) == []
+    runs[2]["processes"]["0-0"].update(stderr=[])
+    assert [difference.key.entry for difference in differences(*({"first": run} for run in runs), fails=True)]
+
+
 def test_which_of_the_ranks_ends_early_is_chance_under_torchrun_as_well() -> None:
     early = _run(100), _run(200, name="b"), _run(300, name="c")
     for run, process in zip(early, ("0-0", "0-1", ""), strict=True):
