@@ -211,7 +211,7 @@ MUTANTS: tuple[Mutant, ...] = (
       "placement.bad_nodes:blame", "cordon(job, replica.node, why)", "pass", "repeated"),
     M("never-elsewhere", "R22", "a replica that fails repeatedly on a node keeps its seat there",
       "placement.bad_nodes:moves_away",
-      "if name not in bad and not job.nodes[name].is_avoided:", "if True:", "repeated"),
+      "if name not in bad and not is_cordoned:", "if True:", "repeated"),
     M("old-weights", "R23", "a replica that comes back is ready with the version of its last attempt",
       "incidents.restart_set:note_start", "replica.version = -1", "pass", "versions"),
     M("unpublished", "R23", "a replica is ready with a version that was never published",

@@ -97,9 +97,12 @@ def uncordon(job: JobState, name: NodeName) -> None:
 
 
 def moves_away(job: JobState, replica: Replica, name: NodeName) -> bool:
-    """Return whether a replica has to leave its bad or cordoned node when it restarts, and another has room (R22)."""
-    bad = avoided(job, replica)
-    if name not in bad and not job.nodes[name].is_avoided:
+    """Return whether a replica has to leave its bad or cordoned node when it restarts, and another has room (R22).
+
+    It leaves a cordoned one for a node on which it has failed itself, too: a cordoned node takes no replicas.
+    """
+    bad, is_cordoned = avoided(job, replica), job.nodes[name].is_avoided
+    if name not in bad and not is_cordoned:
         return False
     role = job.role_of(replica.id)
-    return Chooser(job, role, dict.fromkeys([name, *bad])).take() is not None
+    return Chooser(job, role, dict.fromkeys([name, *(() if is_cordoned else bad)])).take() is not None
