@@ -10,6 +10,7 @@ from flowdist.control.protocol import messages as msg
 from flowdist.control.protocol.effects import AnswerCheckpoint, CloseStore, OpenStore, StopReplica, TellPeers
 from flowdist.graph import MS, NODE_PROCS, SECOND, NodeSpec, Readiness
 from tests.control.agent_harness import A, T, Talk, kill, start
+from tests.control.harness import r
 
 
 def test_it_joins_and_beats():
@@ -67,6 +68,18 @@ def test_nothing_is_due_while_workers_that_are_to_end_do_not_run_yet(grace: int)
     due = talk.agent.deadline()
     assert due is not None and due > talk.now, "the next heartbeat"
     assert talk.tell(io.WorkersSpawned(T, 1)) == [ev.ReplicaStarted(T, 1), kill("KILL")], "the grace is over"
+
+
+def test_what_is_due_of_another_replica_kills_no_workers_that_do_not_run_yet():
+    talk = Talk(max_replicas=2)
+    other = r("trainer/1")
+    for each in (T, other):
+        talk.order(start(name=str(each)))
+    talk.tell(io.WorkersSpawned(other, 1))
+    for each in (T, other):
+        talk.order(StopReplica("node0", each, 1, SECOND))
+    assert talk.at(1, ack=True) == [io.SignalWorkers(other, 1, "KILL")]
+    assert talk.tell(io.WorkersSpawned(T, 1)) == [ev.ReplicaStarted(T, 1), kill("KILL")], "not once more with grace"
 
 
 def test_it_says_why_workers_are_not_forked():

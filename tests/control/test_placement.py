@@ -231,6 +231,14 @@ def test_a_role_all_of_whose_replicas_have_a_seat_is_called_by_its_name():
     assert explain(talk.job, talk.job.roles["actor"]) == "actor needs 1 cpu; node0 is cordoned (by the operator)"
 
 
+def test_a_node_that_stands_still_is_named_once_with_the_process_that_is_stopped():
+    talk = on(*nodes(1, 8), roles=(actors(2),))
+    talk.tell(ev.NodeStandsStill("node0", "its spawner (pid 7)"))
+    assert explain(talk.job, talk.job.roles["actor"]) == (
+        "actor needs 1 cpu; node0 stands still (its spawner (pid 7) is stopped)"
+    )
+
+
 def test_r22_who_avoids_every_node_takes_one_all_the_same():
     talk = on(*nodes(2, 1), roles=(actors(1),))
     for _ in range(4):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from flowdist.dsl.check.room import STRING_MAX, STRINGS_MAX
+from flowdist.dsl.check.room import OTHERS_BYTES, STRING_MAX, STRINGS_MAX, strings_max
 from tests.dsl.test_load import loaded, problems_of, refused, underlined
 
 HEAD = "from flowdist import Topology\n"
@@ -52,6 +53,16 @@ def test_the_sum_of_the_environment_that_linux_takes_here(tmp_path: Path) -> Non
     assert found[0] == (True, True) and found[-1] == (False, False)
     assert all(starts for is_accepted, starts in found if is_accepted)
     assert sum(starts for is_accepted, starts in found if not is_accepted) <= 1
+
+
+@pytest.mark.parametrize(
+    ("stack", "most"),
+    [(8 << 20, 2 << 20), (64 << 10, 128 << 10), (1 << 30, 6 << 20), (resource.RLIM_INFINITY, 6 << 20)],
+)
+def test_a_quarter_of_the_stack_is_for_strings_but_not_less_than_128_kib_or_more_than_6_mib(
+    stack: int, most: int
+) -> None:
+    assert strings_max(stack) == most - OTHERS_BYTES
 
 
 @pytest.mark.parametrize("nodes", [2, 3])

@@ -17,9 +17,9 @@ from tests.choosing import examples
 from tests.control.harness import Talk
 
 
-def codes(topology: Topology) -> list[str]:
+def codes(topology: Topology, *, by_engine: bool = False) -> list[str]:
     problems = Problems()
-    compile_topology(topology, problems)
+    compile_topology(topology, problems, by_engine=by_engine)
     return [problem.code for problem in problems.sorted()]
 
 
@@ -202,3 +202,12 @@ def test_a_circle_of_gates_is_refused_once_for_the_gate_that_closes_it() -> None
     second = topology.role("second", "true", depends_on=[first.succeeded()])
     first.fields["depends_on"] = [second.succeeded()]
     assert codes(topology) == ["FD117"]
+
+
+@pytest.mark.parametrize(
+    ("size", "code"), [({"gpu": 1}, "FD114"), ({"cpu": 16}, "FD112"), ({"replicas": 9, "cpu": 1}, "FD113")]
+)
+def test_nodes_that_an_engine_starts_have_room_for_all(size: dict[str, Any], code: str) -> None:
+    topology = Topology("x", nodes=[Node(cpu=4)])
+    topology.role("train", "true", **size)
+    assert codes(topology) == [code] and codes(topology, by_engine=True) == []

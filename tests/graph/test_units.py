@@ -14,13 +14,27 @@ from flowdist.graph import (
     NodeSpec,
     NoUnitError,
     Resources,
+    RoleSpec,
     duration_help,
     format_duration,
     format_memory,
     parse_duration,
     parse_memory,
 )
-from flowdist.graph.capacity import Capacity, Need, add, fits, needed, offered, pick, slots, subtract, without
+from flowdist.graph.capacity import (
+    Capacity,
+    Need,
+    add,
+    fits,
+    needed,
+    node_for_all,
+    offered,
+    pick,
+    slots,
+    subtract,
+    without,
+)
+from flowdist.graph.units import GPUS_MAX
 
 
 @pytest.mark.parametrize(
@@ -186,6 +200,14 @@ def test_three_shares_of_six_tenths_do_not_fit_on_two_devices() -> None:
     assert slots(most, two) == 2
     left = subtract(subtract(two, most), most)
     assert left.devices == (400, 400) and not fits(most, left) and slots(Need(gpu=1, share=400), left) == 2
+
+
+def test_a_node_for_all_roles_has_what_all_of_their_replicas_need_but_no_more_gpus_than_a_node_can_have() -> None:
+    a = RoleSpec("a", ("true",), max_replicas=3, resources=Resources(cpu=1.5, gpu=2, memory=10))
+    b = RoleSpec("b", ("true",), max_replicas=2, resources=Resources(cpu=0.1, memory=5))
+    assert node_for_all([a, b]) == NodeSpec("node0", cpu=4.7, gpu=6, memory=40)
+    many = RoleSpec("many", ("true",), max_replicas=GPUS_MAX, resources=Resources(cpu=0, gpu=8))
+    assert node_for_all([many]) == NodeSpec("node0", cpu=1, gpu=GPUS_MAX, memory=0), "and at least one core"
 
 
 def test_what_a_replica_needs_of_gpus_in_words() -> None:

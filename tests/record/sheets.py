@@ -5,8 +5,9 @@ from __future__ import annotations
 from flowdist.control.controller import Controller
 from flowdist.control.protocol import events as ev
 from flowdist.graph import SECOND, RoleGraph
-from flowdist.record.journal import FaultLine, Header, Line, Record, record
+from flowdist.record.journal import FaultLine, Header, Line, Record, UnsavedLine, record
 from flowdist.record.timesheet import Timesheet
+from flowdist.record.work_segments import ClosedSegment
 from tests.control.harness import Talk, graph, r, restart, role
 
 
@@ -16,9 +17,12 @@ def assert_closes(sheet: Timesheet, job: RoleGraph) -> None:
         assert min(buckets.values()) >= 0, f"{name}: {buckets}"
 
 
-def sheet_of(job: RoleGraph, lines: list[Line], known: tuple[str, ...] = ()) -> Timesheet:
+def sheet_of(
+    job: RoleGraph, lines: list[Line], known: tuple[str, ...] = (), ended: list[ClosedSegment] | None = None
+) -> Timesheet:
     controller = Controller(job, known)
     sheet = Timesheet(controller.state)
+    sheet.ended = ended
     for line in lines:
         if isinstance(line, Record):
             assert tuple(controller.handle(line.event, line.t_ns)) == line.effects
@@ -27,15 +31,27 @@ def sheet_of(job: RoleGraph, lines: list[Line], known: tuple[str, ...] = ()) -> 
     return sheet
 
 
-def read(talk: Talk, *faults: tuple[float, str], known: int | None = None) -> Timesheet:
-    """Return the timesheet of a conversation, with faults that were injected at that second into that target."""
+def read(
+    talk: Talk,
+    *faults: tuple[float, str],
+    known: int | None = None,
+    unsaved: tuple[UnsavedLine, ...] = (),
+    ended: list[ClosedSegment] | None = None,
+) -> Timesheet:
+    """Return the timesheet of a conversation, with faults that were injected at that second: `ps/0`, `ps/0:pause/5s`.
+
+    Checkpoints `unsaved` were not saved. Segments that have ended are added to `ended`.
+    """
     names = tuple(spec.name for spec in talk.graph.cluster.nodes)[:known]
     controller = Controller(talk.graph, names)
-    lines: list[Line] = [FaultLine(round(at * SECOND), f"{target}@{at}s", target) for at, target in faults]
+    lines: list[Line] = [*unsaved]
+    for at, fault in faults:
+        target, colon, action = fault.partition(":")
+        lines.append(FaultLine(round(at * SECOND), f"{target}@{at}s{colon}{action}", target))
     for number, (event, now) in enumerate(talk.record, 1):
         lines.append(record(number, now, event, controller.handle(event, now)))
     lines.sort(key=lambda line: 0 if isinstance(line, Header) else line.t_ns)
-    return sheet_of(talk.graph, [Header(talk.graph, names), *lines], names)
+    return sheet_of(talk.graph, [Header(talk.graph, names), *lines], names, ended)
 
 
 def seconds(sheet: Timesheet, name: str = "trainer", now: float | None = None) -> dict[str, float]:

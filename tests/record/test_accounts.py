@@ -178,7 +178,17 @@ def test_a_service_is_productive_while_it_serves():
     until(talk, 14)
     talk.tell(ev.ReplicaReady(r("ps/0"), 2))
     until(talk, 20)
-    assert seconds(read(talk, (9, "ps/0")), "ps") == {"productive": 15, "detection": 1, "start-up": 4}
+    expected = {"productive": 15, "detection": 1, "start-up": 4}
+    assert seconds(read(talk, (9, "ps/0")), "ps") == expected
+    assert seconds(read(talk, (9, "ps/0"), (12, "ps/0:pause/1s")), "ps") == expected, "it does not serve yet"
+
+
+def test_a_server_that_is_scaled_away_waits():
+    talk = trainers(1, role("ps", kind="service", min_replicas=1, max_replicas=2, restart=restart("replica")))
+    until(talk, 10)
+    talk.tell(ev.ScaleRequested("ps", 1))
+    until(talk, 20)
+    assert seconds(read(talk), "ps") == {"productive": 20 + 10, "waiting": 10}
 
 
 def test_a_service_that_reports_progress_serves_all_the_same():

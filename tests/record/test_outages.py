@@ -14,7 +14,7 @@ from tests.record.sheets import count, fail, finish, read, revive, save, seconds
 GATE = Gate("ps", "started", "reconnect")
 
 
-def clients(*, servers: int = 1, ready: bool = False, **fields: object) -> Talk:
+def clients(*, servers: int = 1, **fields: object) -> Talk:
     server = role("ps", kind="service", max_replicas=servers, min_replicas=1, restart=restart("replica", 20))
     fields.setdefault("gates", (GATE,))
     made = graph(server, role("trainer", restart=restart(times=20), **fields))  # type: ignore[arg-type]
@@ -116,6 +116,38 @@ def test_a_server_that_stands_still_keeps_its_clients_waiting():
     step(talk, 31, 11)
     finish(talk, 31, "trainer/0")
     assert seconds(read(talk)) == pytest.approx({"productive": 11, "stalled": 20})
+
+
+def test_a_server_that_goes_on_by_itself_has_stood_still_until_then():
+    talk = clients()
+    steps(talk, 1, 10, 1)
+    stall(talk, 20, "ps/0")  # it has shown no sign for 10 s
+    revive(talk, 21, "ps/0")
+    step(talk, 22, 11)
+    stall(talk, 22, "ps/0", seen=False)  # nobody has seen it stand still
+    revive(talk, 23, "ps/0")
+    step(talk, 23, 12)
+    finish(talk, 23, "trainer/0")
+    sheet = read(talk)
+    assert seconds(sheet, "ps") == {"productive": 12, "stalled": 11}
+    assert seconds(sheet) == pytest.approx({"productive": 12, "stalled": 11})
+
+
+@pytest.mark.parametrize(
+    ("fault", "stalled"),
+    [
+        pytest.param("ps/0:pause/5s", 5, id="it goes on"),
+        pytest.param("ps/0:hang", 10, id="it never goes on"),
+        pytest.param("node0:pause/5s", 5, id="its node is paused"),
+        pytest.param("ps/0:slow=4x/5s", 0, id="it is slow, and serves"),
+        pytest.param("trainer/0:pause/5s", 0, id="a task is paused"),
+    ],
+)
+def test_a_server_is_productive_but_for_the_time_in_which_a_fault_stops_it(fault: str, stalled: float):
+    talk = clients()
+    until(talk, 20)
+    assert seconds(read(talk, (10, fault)), "ps").get("stalled", 0) == stalled
+    assert seconds(read(talk, (10, fault)), "ps")["productive"] == 20 - stalled
 
 
 @pytest.mark.parametrize("target", ["ps/0", "trainer/0.0", "node0"])

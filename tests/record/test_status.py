@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from flowdist.control.fleet.values import FleetState, Member
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import Decided, OpenStore, StartReplica
 from flowdist.graph import SECOND, Gate, VersionEdge
@@ -12,9 +13,11 @@ from flowdist.record.status import (
     RATE_WINDOW_NS,
     SAID_MAX,
     Decision,
+    MemberStatus,
     RecentDecisions,
     RestartCount,
     Status,
+    members_of,
     role_status,
     status_of,
 )
@@ -258,6 +261,24 @@ def test_a_node_with_a_stopped_process_of_flowdist_says_which():
     assert (node.phase, node.because) == ("still", "its spawner (pid 7)")
     talk.tell(ev.NodeStandsStill("node0"))
     assert status(talk).nodes[0].phase == "up"
+
+
+def test_every_phase_of_a_member_and_why_it_waits_or_is_replaced():
+    fleet = FleetState([
+        Member("m1", "big"),
+        Member("m2", "big", reference="71", waits="PENDING (Resources)"),
+        Member("m3", "", reference="72", host="h3", is_pending=False),
+        Member("m4", "", reference="73", host="h4", is_pending=False, has_joined=True),
+        Member("m5", "", reference="74", host="h5", is_pending=False, has_joined=True, leaving="h5 is taken away"),
+        Member("m6", "", reference="75", is_pending=False, has_joined=True, ended="the job needs fewer members"),
+    ])  # fmt: skip
+    assert members_of(fleet) == (
+        MemberStatus("m1", "submitting", "big"),
+        MemberStatus("m2", "waiting", "big", "71", because="PENDING (Resources)"),
+        MemberStatus("m3", "starting", "", "72", "h3"),
+        MemberStatus("m4", "joined", "", "73", "h4"),
+        MemberStatus("m5", "leaving", "", "74", "h5", "h5 is taken away"),
+    )
 
 
 def test_a_budget_counts_the_charges_of_its_window_and_not_those_of_a_wider_one():

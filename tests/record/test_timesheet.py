@@ -6,9 +6,13 @@ import pytest
 
 from flowdist.control.protocol import events as ev
 from flowdist.graph import SECOND, VersionEdge
-from flowdist.record.work_segments import MARKS_MAX, WorkSegment
+from flowdist.record.accounts import BUCKETS
+from flowdist.record.journal import AccountLine, UnkeptWork, UnsavedLine
+from flowdist.record.work_segments import MARKS_MAX, ClosedSegment, WorkSegment
 from tests.control.harness import Talk, graph, r, restart, role
 from tests.record.sheets import count, fail, finish, half_up, read, save, seconds, step, trainers, until
+
+UNSAVED = UnsavedLine(12 * SECOND, "trainer", 12, "the disk of trainer is full")
 
 # Reports, and missing reports.
 
@@ -206,6 +210,73 @@ def test_what_comes_after_the_last_checkpoint_is_unsaved_if_the_operator_ends_th
     sheet = read(talk)
     assert talk.outcome()[0] == "cancelled"
     assert seconds(sheet) == {"productive": 2 * (20 + 30), "lost work": 2 * 10, "unsaved at the end": 2 * 10}
+    assert sheet.unkept("lost work") == sheet.unkept("unsaved at the end") == 10 * SECOND, "once for the world"
+
+
+@pytest.mark.parametrize(
+    ("saves", "unsaved", "spent"),
+    [
+        pytest.param(True, (), {"productive": 12 + 7, "detection": 1}, id="the checkpoint is saved"),
+        pytest.param(True, (UNSAVED,), {"productive": 5 + 7, "lost work": 8}, id="the disk is full"),
+        pytest.param(False, (), {"productive": 12 + 7, "detection": 1}, id="nothing is ever saved"),
+    ],
+)
+def test_a_world_that_leaves_at_an_agreed_step_has_worked_until_then_and_saved_that(
+    saves: bool, unsaved: tuple[UnsavedLine, ...], spent: dict[str, float]
+):
+    """All leave step 12; trainer/0 has left it at 12 s, and trainer/1 at 13 s. Then the world resumes elsewhere."""
+    talk = trainers(2, nodes=3, cpu=1.0)
+    for number in range(1, 11):
+        step(talk, number, number)
+        if saves and number == 5:
+            save(talk, 5, 5)
+    talk.tell(ev.DrainRequested("node0"))
+    for name in ("trainer/0", "trainer/1"):
+        talk.tell(ev.StepTold(r(name), 1, 11))
+    step(talk, 11, 11)
+    step(talk, 12, 12)
+    talk.tell(ev.ReplicaLeftStep(r("trainer/0"), 1))
+    until(talk, 13)
+    talk.tell(ev.ReplicaLeftStep(r("trainer/1"), 1))
+    assert talk.attempts() == {"trainer/0": 2, "trainer/1": 2}
+    first = 6 if unsaved else 13
+    for number in range(7):
+        step(talk, 14 + number, first + number)
+    finish(talk, 20, "trainer/0", "trainer/1")
+    sheet = read(talk, unsaved=unsaved)
+    assert seconds(sheet) == {bucket: 2 * time for bucket, time in spent.items()}
+    assert sheet.unreported() == {"trainer": [] if saves else ["checkpoints"]}
+
+
+def test_segments_that_have_ended_tell_when_work_was_done_that_was_not_kept():
+    talk = trainers(2)
+    save(talk, 20)
+    fail(talk, 30)
+    save(talk, 60)
+    fail(talk, 60)
+    until(talk, 70)
+    talk.tell(ev.CancelRequested())
+    ended: list[ClosedSegment] = []
+    read(talk, ended=ended)
+    assert [(each.unkept, each.unkept_ns) for each in ended] == [
+        ("lost work", (20 * SECOND, 30 * SECOND)),
+        ("lost work", None),
+        ("unsaved at the end", (60 * SECOND, 70 * SECOND)),
+    ]
+
+
+def test_what_a_simulation_tells_at_its_end_counts_instead_of_what_its_lines_show():
+    talk = trainers(1, role("aside", primary=False, restart=restart()))
+    until(talk, 30)
+    sheet = read(talk)
+    unkept = UnkeptWork("trainer", 1, 20 * SECOND, 5 * SECOND), UnkeptWork("trainer", 2, 40 * SECOND, SECOND, True)
+    spent = {"trainer": {"productive": 34 * SECOND, "lost work": 6 * SECOND}}
+    sheet.hear(AccountLine(40 * SECOND, spent, {"trainer": 5 * SECOND}, unkept))
+    assert seconds(sheet) == {"productive": 34, "lost work": 6} and seconds(sheet, "aside") == {}
+    assert sheet.spent()["aside"] == dict.fromkeys(BUCKETS, 0), "each bucket is there"
+    assert sheet.lost() == {"trainer": 5 * SECOND, "aside": 0} and sheet.lasted() == 40 * SECOND
+    assert (sheet.unkept("lost work"), sheet.unkept("unsaved at the end")) == (5 * SECOND, SECOND)
+    assert sheet.unreported() == {"trainer": [], "aside": []}, "the simulator knows all"
 
 
 def test_what_the_failure_that_ends_the_job_has_destroyed_is_lost():

@@ -250,9 +250,7 @@ def charge(job: JobState, incident: Incident) -> None:
 
 
 def note_first_step(job: JobState, world: World) -> None:
-    """Record that a member of the world has reported a step; only the first of a generation changes something."""
-    if world.stepped_ns is not None:
-        return
+    """Record that a member of the world has reported the first step of its generation."""
     world.stepped_ns = job.now
     for name in world.roles:
         job.roles[name].has_stepped = True

@@ -313,7 +313,7 @@ def explain(job: JobState, role: Role, without: NodeName = "", shown: int = 4) -
         node = job.nodes[n]
         if node.stands_still:
             parts.append(f"{n} stands still ({node.stands_still} is stopped)")
-        if cordoned := node.cordoned or ("to be drained" if n == without else ""):
+        elif cordoned := node.cordoned or ("to be drained" if n == without else ""):
             parts.append(f"{n} is cordoned ({cordoned})")
         elif refused := refusal(node, role.spec.placement):
             parts.append(f"{n} {refused}")

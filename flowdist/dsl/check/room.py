@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import sys
+import resource
 from collections.abc import Iterable
 from heapq import heapify, heappop, heapreplace
 
@@ -147,7 +147,8 @@ def check_limits(fields: Fields, spec: RoleSpec) -> None:
             too_long = True
             fields.error("FD183", f"env.{name}", f"env[{name!r}] has {_bytes(size, STRING_MAX)}", _FILE)
     strings = [*spec.command, *(f"{name}={text}" for name, text in spec.env)]
-    size, most = sum(len(text.encode()) + 1 + POINTER_BYTES for text in strings), _strings_max()
+    size = sum(len(text.encode()) + 1 + POINTER_BYTES for text in strings)
+    most = strings_max(resource.getrlimit(resource.RLIMIT_STACK)[0])
     if size > most and not too_long:
         fields.error("FD183", "env", f"its command and environment have {_bytes(size, most)}", _FILE)
     if len(spec.ports) > PORTS_MAX:
@@ -174,13 +175,7 @@ def _bytes(size: int, most: int) -> str:
     return f"{size:,} bytes, and Linux gives a program at most {most:,}"
 
 
-def _strings_max() -> int:
-    """Return the bytes of arguments and environment that Linux gives a program here: a quarter of its stack's limit."""
-    if sys.platform != "linux":
-        return STRINGS_MAX - OTHERS_BYTES
-    import resource  # Linux and macOS have it
-
-    soft, _ = resource.getrlimit(resource.RLIMIT_STACK)
-    if soft == resource.RLIM_INFINITY:
-        return STRINGS_MAX - OTHERS_BYTES
-    return min(STRINGS_MAX, max(STRING_MAX + 1, soft // 4)) - OTHERS_BYTES
+def strings_max(stack: int) -> int:
+    """Return the bytes of arguments and environment that Linux gives a program: a quarter of the limit of its stack."""
+    quarter = STRINGS_MAX if stack == resource.RLIM_INFINITY else stack // 4
+    return min(STRINGS_MAX, max(STRING_MAX + 1, quarter)) - OTHERS_BYTES
