@@ -11,7 +11,7 @@ from typing import Annotated
 from msgspec import Meta
 
 COUNT_MAX = 100_000  # of nodes, replicas of a role, workers of a replica: a larger number is taken for a typing error
-GPUS_MAX = 1024  # of one node
+GPUS_MAX = 256  # of one node
 PORTS_MAX = 64  # that the replicas on one node may have together
 HOSTS_MAX = 4096  # that may join a job
 NUMBER_MAX = (1 << 63) - 1  # of nanoseconds (292 years), bytes and steps: 64 bits with a sign

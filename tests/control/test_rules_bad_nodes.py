@@ -77,6 +77,14 @@ def test_r22_who_fails_everywhere_does_not_end_up_nowhere():
     assert seats(talk, "actor/0") == ["node0", "node0", "node1", "node1", "node1", "node1", "node1"]
 
 
+def test_r22_who_fails_everywhere_leaves_a_node_that_is_cordoned():
+    talk = actors(1, nodes=3)
+    for _ in range(7):
+        talk.fail("actor/0")
+    assert seats(talk, "actor/0") == [*("node0", "node0", "node1", "node1", "node2", "node2", "node2"), "node0"]
+    assert talk.job.nodes["node2"].cordoned and not talk.job.nodes["node0"].cordoned
+
+
 def test_r22_after_three_failures_of_any_replicas_the_node_is_cordoned():
     talk = actors(4, nodes=3)
     there = [name for name in talk.attempts() if talk.replica(name).node == "node0"]

@@ -22,14 +22,15 @@ from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.ids import VERSION_MAX, NodeName, OfAttempt, ReplicaId
 from flowdist.control.protocol.messages import Heartbeat, Join, Leave, Preempted, Report, ToController
 from flowdist.graph import NodeSpec
+from flowdist.graph.units import GPUS_MAX, PORTS_MAX
 
 NUMBER_MAX = 1 << 62  # of a time in ns, a step, a generation
 INCARNATION_MAX = 1 << 53  # a node's next host counts on from there
 PORT_MAX = (1 << 16) - 1
 RANK_MAX = 1 << 16
-CPUS_MAX, GPUS_MAX, MEMORY_MAX = 1 << 16, 1 << 8, 1 << 52  # of one node: cores, devices, bytes
+CPUS_MAX, MEMORY_MAX = 1 << 16, 1 << 52  # of one node: cores, bytes
 NAME_MAX, PATH_MAX = 1 << 8, 1 << 12  # characters of an address, a port, a signal or half a label; of a path
-LABELS_MAX, PORTS_MAX, ITEMS_MAX = 1 << 6, 1 << 6, 1 << 12  # of a node, of a replica, of an inventory
+LABELS_MAX, ITEMS_MAX = 1 << 6, 1 << 12  # of a node, of an inventory
 ADDRESS_MARKS = ".:%-_"  # what an address may have besides letters and digits: it goes into lists of `host:port`
 PHASES = frozenset(("starting", "running", "ready", "suspended", "stopped", "exited"))  # of an inventory item
 

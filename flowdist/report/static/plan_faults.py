@@ -1,4 +1,4 @@
-"""What does not go with a plan of faults: a notice too short to save, a wait that is over too soon, no room left.
+"""Problems of a plan of faults: a notice too short to save, a wait that is over too soon, no room left.
 
 The rules of timeouts are those of `dsl.check.timeouts`, for each fault by itself. A plan with new nodes is not judged:
 only the run can show where they help.

@@ -165,7 +165,8 @@ def _too_early(was_running: dict[ReplicaId, Run], facts: Facts, line: Record) ->
     """Check that no failure fails the job while a member of its world runs on a node that may be lost (R8).
 
     The loss may be the cause of the failure. For an exit or a signal every other node may be lost; for other kinds of
-    failure, every suspected node.
+    failure, every suspected node. A failure that nobody else causes, and for which a rule fails the job, does so
+    whatever is lost (R9).
     """
     event = line.event
     if not isinstance(event, ev.ReplicaExited) or event.replica not in was_running:
@@ -174,12 +175,24 @@ def _too_early(was_running: dict[ReplicaId, Run], facts: Facts, line: Record) ->
     verdict = f"{JOB_FAILS}{event.replica} failed on"
     if not any(isinstance(effect, fx.Decided) and effect.text.startswith(verdict) for effect in line.effects):
         return
+    if event.kind in ("oom", "start_failed") and _fails_by_rule(facts, event):
+        return
     doubtful = facts.nodes.keys() - {failed.node}
     if event.kind not in (None, "exit", "signal"):
         doubtful &= facts.suspected.keys()
     for run in facts.members(failed.world):
         if run.start.node in doubtful:
             yield "R8", f"the job fails by {event.replica}, and {run.start.node}, with {run.start.replica}, may be lost"
+
+
+def _fails_by_rule(facts: Facts, event: ev.ReplicaExited) -> bool:
+    """Return whether the first rule that matches the end of a worker fails the job."""
+    policy = facts.graph.role(event.replica.role).restart
+    for rule in policy.rules if policy is not None else ():
+        wanted = (rule.kind, event.kind), (rule.exit, event.exit_code), (rule.signal, event.signal)
+        if all(asked in (None, found) for asked, found in wanted):
+            return rule.do == "fail"
+    return False
 
 
 def _late_to_finish(facts: Facts, line: Record) -> Found:
