@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 # Each process of a test would compile all of flowdist anew where this is set.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all test-rest test-lab frameworks newest oracle test-late chaos witnesses gpu trust mutated docs docs-serve package check check-static coverage format bench soak clean
+.PHONY: demo test test-all test-rest test-lab frameworks newest oracle test-late chaos witnesses gpu trust mutants mutated docs docs-serve package check check-static coverage format bench soak clean
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit("flowdist needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
@@ -120,6 +120,9 @@ STUTTER ?= 0.5
 test-late: $(VENV)/.dev  ## those on real processes, which are late by LATE seconds and stand still for STUTTER, at most: see tests/late
 	LATE=$(LATE) PYTHONPATH=$(CURDIR)/tests/late:$(CURDIR) $(BIN)/python tests/late/stutter.py $(STUTTER) \
 		$(BIN)/python -m pytest -q -n 3 -m 'real and not lab' --timeout 240
+
+mutants: $(VENV)/.dev  ## one safeguard switched off at a time: a property has to fail for each
+	$(BIN)/python -m tests.proofs.mutants
 
 CASES ?= 10000
 

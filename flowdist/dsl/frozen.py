@@ -140,7 +140,12 @@ class Frozen:
         known = [name for name in dir(type(self)) if not name.startswith("_")] if self._HAS is None else [*self._HAS]
         arguments = self._arguments()
         argument = meant = name if name in arguments else closest(name, [*known, *arguments])
-        help = did_you_mean(name, known, otherwise=None if known else "keep it in a variable of your own")
+        if meant not in (*known, name):  # `sucess` is closer to `resources` than to `succeeded`
+            meant = next((each for each in known if each[:3] == name[:3]), meant)
+        word, otherwise = meant if meant in known else name, None if known else "keep it in a variable of your own"
+        help = did_you_mean(word, known, otherwise)
+        if name == "service":
+            help = 'services are roles: write t.role(..., kind="service")'
         if meant in known:
             argument = ""
         if argument:

@@ -112,6 +112,18 @@ def test_a_name_that_python_does_not_know_is_answered_with_the_closest(
     assert (problem.code, problem.place.line, problem.help) == ("FD141", line, help)
 
 
+@pytest.mark.parametrize(
+    ("text", "help"),
+    [
+        ("ps.sucess()", 'did you mean "succeeded"?'),
+        ("t.service('x', 'true')", 'services are roles: write t.role(..., kind="service")'),
+    ],
+)
+def test_an_attribute_that_a_handle_lacks_is_answered_with_what_was_meant(tmp_path: Path, text: str, help: str) -> None:
+    (problem,) = problems(tmp_path, HEAD + text + "\n")
+    assert (problem.code, problem.help) == ("FD162", help)
+
+
 def test_python_may_ask_a_handle_for_anything(tmp_path: Path) -> None:
     text = HEAD + "import copy\nassert not hasattr(t, 'redy') and getattr(ps, 'x', 3) == 3\n"
     text += "assert copy.copy(ps).name == copy.deepcopy(ps).name == 'ps' and repr(Node()) and Node() != 3\n"
