@@ -147,7 +147,8 @@ def settle(job: JobState, rounds_max: int = SETTLE_ROUNDS_MAX) -> None:
     Each round visits the worlds and roles that the round before has touched, until none is touched. While the job ends,
     only `settle_ending` decides. After `rounds_max` rounds it is a bug, an AssertionError.
     """
-    _judge_recorded(job)
+    if job.facts:
+        _judge_recorded(job)
     for _ in range(rounds_max):
         if job.ending is not None:
             settle_ending(job)

@@ -37,9 +37,7 @@ class Kind(NamedTuple):
 _ANY, _BOTH, _CUT = "node replica controller", "node replica", "node controller"
 KINDS = {
     "kill": Kind("the loss of {target}", "", _ANY, _ANY, _BOTH, "ends harms takes-node momentary"),
-    "exit": Kind(
-        "the failure of {target} (exit code {arg})", "exit code", *3 * ("replica",), traits="ends harms momentary"
-    ),
+    "exit": Kind("the failure of {target} (exit code {arg})", "exit code", *3 * ("replica",), "ends harms momentary"),
     "oom": Kind("the death of {target} (out of memory)", "", *3 * ("replica",), traits="ends harms momentary"),
     "hang": Kind("the hang of {target}", "", "replica", "replica", "", "harms unseen momentary"),
     "slow": Kind("the slowness of {target} ({arg})", "factor", *3 * ("replica",), traits="unseen"),
@@ -56,9 +54,7 @@ KINDS = {
     "reorder": Kind("the reordered messages of {target} ({arg})", "probability", "node", traits="unseen"),
     "xid": Kind("the GPU error of {target} (Xid {arg})", "Xid", "node"),
     "disk-full": Kind("the full disk of {target}", "", "replica", traits="unseen"),
-    "torn-checkpoint": Kind(
-        "the torn checkpoint of {target}", "", "replica", "replica", traits="damages unseen momentary"
-    ),
+    "torn-checkpoint": Kind("the torn checkpoint of {target}", "", *2 * ("replica",), "", "damages unseen momentary"),
     "lost-checkpoint": Kind("the lost checkpoint of {target}", "", "replica", traits="damages unseen"),
     "corrupt-checkpoint": Kind("the corrupt checkpoint of {target}", "", "replica", traits="damages unseen"),
     "slow-checkpoint": Kind("the slow checkpoints of {target} ({arg})", "factor", "replica", traits="unseen"),

@@ -80,8 +80,11 @@ class FailureDetector:
         until = now + self._silent_after_ns
         if until >= self._until_ns.get(node, until + 1):
             self._until_ns[node] = until
-            suspect_at = min(now, answered_ns + self._heartbeat_ns) + self._suspect_after_ns
-            suspect_at = self._suspect_at_ns[node] = max(suspect_at, self._suspect_at_ns[node])
+            fresh_ns = answered_ns + self._heartbeat_ns
+            suspect_at = (fresh_ns if fresh_ns < now else now) + self._suspect_after_ns
+            if suspect_at < (before := self._suspect_at_ns[node]):
+                suspect_at = before
+            self._suspect_at_ns[node] = suspect_at
             if node in self._suspected and suspect_at > now:
                 del self._suspected[node]
                 self._schedule(node)
