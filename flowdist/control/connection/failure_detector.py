@@ -82,9 +82,8 @@ class FailureDetector:
             self._until_ns[node] = until
             fresh_ns = answered_ns + self._heartbeat_ns
             suspect_at = (fresh_ns if fresh_ns < now else now) + self._suspect_after_ns
-            if suspect_at < (before := self._suspect_at_ns[node]):
-                suspect_at = before
-            self._suspect_at_ns[node] = suspect_at
+            before = self._suspect_at_ns[node]
+            suspect_at = self._suspect_at_ns[node] = suspect_at if suspect_at > before else before
             if node in self._suspected and suspect_at > now:
                 del self._suspected[node]
                 self._schedule(node)

@@ -209,8 +209,9 @@ class Seats:
             node = self.node_of[replica]
             if node is None:
                 continue
-            bad = self._avoided(replica, now)
-            here = sum(self.room[each] - len(self.on[each]) for each in {node, *bad} if self._is_open(each))
-            if (node in bad or node in self.cordoned) and self.free > here:  # another node has a free seat
+            bad, is_cordoned = self._avoided(replica, now), node in self.cordoned
+            no_better = {node, *(() if is_cordoned else bad)}
+            here = sum(self.room[each] - len(self.on[each]) for each in no_better if self._is_open(each))
+            if (node in bad or is_cordoned) and self.free > here:  # another node has a free seat
                 insort(self.vacant, replica)
                 self._empty(node, replica)
