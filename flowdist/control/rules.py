@@ -1,4 +1,4 @@
-"""Meaning of a failure: restart, fail or ignore, whether a budget pays (R5, R8, R9, R11), and after which wait (R10).
+"""Meaning of a failure: restart, fail or ignore, who pays (R5, R8, R9, R11), after which wait (R10), and where (R22).
 
 All follows from the role's policy, the incidents charged so far, the failure and the time. Changes of membership are
 free, but too many in a row without progress or health fail the job (R8).
@@ -7,8 +7,8 @@ free, but too many in a row without progress or health fail the job (R8).
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from flowdist.control.job.state import Failure
 from flowdist.graph import FailureKind, JobOptions, RestartPolicy, RoleSpec, Rule, format_duration
@@ -21,6 +21,7 @@ FREE_KINDS: frozenset[str] = frozenset({"node_lost", "gpu_lost", "preempted", "s
 # Kinds of failure that the death of a peer, or of a server, may cause, because connections to it break.
 PEER_KINDS: frozenset[FailureKind] = frozenset({"exit", "signal"})
 
+N = TypeVar("N")  # a node, by name or by number
 Charges = Mapping[int, Sequence[int]]  # by level of the policy: when the incidents charged there opened, ascending
 
 
@@ -188,3 +189,14 @@ def growth_wait_ns(cooldown_ns: int, free_row: int, options: JobOptions, *, heal
         # Growth is the controller's own choice. It must not use up the row, or the next lost node fails the job.
         wait = max(wait, options.min_uptime_ns)
     return wait
+
+
+def no_better(node: N, failed_on: Collection[N], *, is_closed: bool) -> list[N]:
+    """Return the nodes that are no better for a replica than its own `node`; none if it need not leave that (R22).
+
+    It leaves a node on which it has failed too often (`failed_on`), and one that takes no replicas (`is_closed`). Any
+    other node is better than a closed one; otherwise those on which it has failed are no better.
+    """
+    if node not in failed_on and not is_closed:
+        return []
+    return [node, *(each for each in failed_on if each != node and not is_closed)]

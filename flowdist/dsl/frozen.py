@@ -90,6 +90,7 @@ class Frozen:
 
     site: CallSite
     _TAKES: ClassVar[Iterable[str]] = ()  # the arguments of that call; empty: those of the constructor
+    _INSTEAD: ClassVar[Mapping[str, str]] = {}  # help for names that users of other tools may try
     _HAS: ClassVar[Iterable[str] | None] = None  # what users may use of the object; None: all that has a public name
 
     def _words(self) -> tuple[str, str]:
@@ -143,9 +144,7 @@ class Frozen:
         if meant not in (*known, name):  # `sucess` is closer to `resources` than to `succeeded`
             meant = next((each for each in known if each[:3] == name[:3]), meant)
         word, otherwise = meant if meant in known else name, None if known else "keep it in a variable of your own"
-        help = did_you_mean(word, known, otherwise)
-        if name == "service":
-            help = 'services are roles: write t.role(..., kind="service")'
+        help = self._INSTEAD.get(name) or did_you_mean(word, known, otherwise)
         if meant in known:
             argument = ""
         if argument:

@@ -8,7 +8,7 @@ Durations are text such as `"1m30s"`, memory is text such as `"64GiB"`; only 0 n
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, ClassVar, Literal, TypedDict, Unpack
 
 from flowdist.dsl.frozen import Frozen, closest, forgiving, report, unknown, word
 from flowdist.dsl.problems.places import CallSite, Place, call_site
@@ -307,6 +307,7 @@ class Topology(Frozen):
     """
 
     _HAS = ("name", "roles", "role", "restart_together", "world")
+    _INSTEAD: ClassVar = {"service": 'services are roles: write t.role(..., kind="service")'}
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ All methods may block for as long as the engine's own commands take: a driver ca
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -72,7 +73,7 @@ class Engine(Protocol):
 
     def script(self, launch: Launch) -> str:
         """Return what starts a member, for people to read: a script, or its command line."""
-        return " ".join(launch.command) + "\n"
+        return shlex.join(launch.command) + "\n"
 
     def controller_script(self, title: str, command: Sequence[str], logs: str) -> str:
         """Return the script of a job in which the controller is to run; empty: it runs in this process."""

@@ -6,6 +6,7 @@ A new kind is a row here, and what it does: a case in `sim/faults/injector.py`, 
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Literal, NamedTuple, get_args
 
 Target = Literal["node", "replica", "controller"]
@@ -34,36 +35,37 @@ class Kind(NamedTuple):
     traits: str = ""
 
 
-_ANY, _BOTH, _CUT = "node replica controller", "node replica", "node controller"
-KINDS = {
+_N, _R, _ANY, _BOTH, _CUT = "node", "replica", "node replica controller", "node replica", "node controller"
+KINDS = {  # by name: the words, the argument, where it is simulated, real and fast, the traits
     "kill": Kind("the loss of {target}", "", _ANY, _ANY, _BOTH, "ends harms takes-node momentary"),
-    "exit": Kind("the failure of {target} (exit code {arg})", "exit code", *3 * ("replica",), "ends harms momentary"),
-    "oom": Kind("the death of {target} (out of memory)", "", *3 * ("replica",), traits="ends harms momentary"),
-    "hang": Kind("the hang of {target}", "", "replica", "replica", "", "harms unseen momentary"),
-    "slow": Kind("the slowness of {target} ({arg})", "factor", *3 * ("replica",), traits="unseen"),
-    "lost": Kind("the silence of {target}", "", *3 * ("node",), traits="harms takes-node silences"),
-    "leave": Kind("the departure of {target}", "", "node", "node", "", "harms takes-node"),
-    "preempt": Kind("the preemption of {target}", "duration", "node", "node", "", "harms takes-node"),
+    "exit": Kind("the failure of {target} (exit code {arg})", "exit code", _R, _R, _R, "ends harms momentary"),
+    "oom": Kind("the death of {target} (out of memory)", "", _R, _R, _R, "ends harms momentary"),
+    "hang": Kind("the hang of {target}", "", _R, _R, "", "harms unseen momentary"),
+    "slow": Kind("the slowness of {target} ({arg})", "factor", _R, _R, _R, "unseen"),
+    "lost": Kind("the silence of {target}", "", _N, _N, _N, "harms takes-node silences"),
+    "leave": Kind("the departure of {target}", "", _N, _N, "", "harms takes-node"),
+    "preempt": Kind("the preemption of {target}", "duration", _N, _N, "", "harms takes-node"),
     "pause": Kind("the pause of {target}", "", _BOTH, _BOTH, "", "harms silences unseen"),
     "partition": Kind("the partition of {target} from {arg}", "nodes", _CUT, _CUT, "", "harms silences unseen"),
     "cut-to": Kind("the cut from {target} to {arg}", "nodes", _CUT, _CUT, "", "harms silences unseen"),
-    "delay": Kind("the slow link of {target} ({arg})", "duration", "node", "node", "", "weakens-link unseen"),
-    "drop": Kind("the lossy link of {target} ({arg})", "probability", "node", "node", "", "weakens-link unseen"),
-    "flap": Kind("the flapping link of {target}", "duration", "node", traits="weakens-link unseen"),
-    "duplicate": Kind("the duplicated messages of {target} ({arg})", "probability", "node", traits="unseen"),
-    "reorder": Kind("the reordered messages of {target} ({arg})", "probability", "node", traits="unseen"),
-    "xid": Kind("the GPU error of {target} (Xid {arg})", "Xid", "node"),
-    "disk-full": Kind("the full disk of {target}", "", "replica", traits="unseen"),
-    "torn-checkpoint": Kind("the torn checkpoint of {target}", "", *2 * ("replica",), "", "damages unseen momentary"),
-    "lost-checkpoint": Kind("the lost checkpoint of {target}", "", "replica", traits="damages unseen"),
-    "corrupt-checkpoint": Kind("the corrupt checkpoint of {target}", "", "replica", traits="damages unseen"),
-    "slow-checkpoint": Kind("the slow checkpoints of {target} ({arg})", "factor", "replica", traits="unseen"),
-    "scale": Kind("the scaling of {target} to {arg}", "number of replicas", "replica", "replica", "", "order"),
-    "add": Kind("the arrival of {target}", "", *3 * ("node",), traits="order"),
-    "drain": Kind("the drain of {target}", "", "node", "node", "", "order"),
+    "delay": Kind("the slow link of {target} ({arg})", "duration", _N, _N, "", "weakens-link unseen"),
+    "drop": Kind("the lossy link of {target} ({arg})", "probability", _N, _N, "", "weakens-link unseen"),
+    "flap": Kind("the flapping link of {target}", "duration", _N, "", "", "weakens-link unseen"),
+    "duplicate": Kind("the duplicated messages of {target} ({arg})", "probability", _N, "", "", "unseen"),
+    "reorder": Kind("the reordered messages of {target} ({arg})", "probability", _N, "", "", "unseen"),
+    "xid": Kind("the GPU error of {target} (Xid {arg})", "Xid", _N),
+    "disk-full": Kind("the full disk of {target}", "", _R, "", "", "unseen"),
+    "torn-checkpoint": Kind("the torn checkpoint of {target}", "", _R, _R, "", "damages unseen momentary"),
+    "lost-checkpoint": Kind("the lost checkpoint of {target}", "", _R, "", "", "damages unseen"),
+    "corrupt-checkpoint": Kind("the corrupt checkpoint of {target}", "", _R, "", "", "damages unseen"),
+    "slow-checkpoint": Kind("the slow checkpoints of {target} ({arg})", "factor", _R, "", "", "unseen"),
+    "scale": Kind("the scaling of {target} to {arg}", "number of replicas", _R, _R, "", "order"),
+    "add": Kind("the arrival of {target}", "", _N, _N, _N, "order"),
+    "drain": Kind("the drain of {target}", "", _N, _N, "", "order"),
 }
 
 
+@cache
 def having(*traits: Trait) -> tuple[str, ...]:
     """Return the kinds with one of the traits, in the order of the table."""
     return tuple(name for name, kind in KINDS.items() if not set(traits).isdisjoint(kind.traits.split()))
@@ -75,6 +77,3 @@ def carried_out(command: Command) -> dict[str, tuple[str, ...]]:
         target: tuple(name for name, kind in KINDS.items() if target in getattr(kind, command).split())
         for target in get_args(Target)
     }
-
-
-ORDERS = having("order")

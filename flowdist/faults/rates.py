@@ -23,7 +23,7 @@ from flowdist.faults.grammar import (
     parse_fault,
     refuse,
 )
-from flowdist.faults.kinds import KINDS, ORDERS, having
+from flowdist.faults.kinds import KINDS, having
 from flowdist.faults.repairs import gap_ns, parse_lemon, parse_repair, parse_shape, repair_ns, sooner
 from flowdist.faults.streams import number, stream
 from flowdist.graph import HOUR, MINUTE, MS, SECOND, RoleGraph, format_duration
@@ -64,9 +64,8 @@ def parse_rate(text: str) -> Rate:
     try:
         parse_fault(probe)
     except FaultError as error:
-        help = (
-            f"write {name}={number}/{unit}:{error.help.rpartition('=')[2]}" if KINDS[kind].argument else "leave it out"
-        )
+        example = error.help.rpartition("=")[2]
+        help = f"write {name}={number}/{unit}:{example}" if KINDS[kind].argument else "leave it out"
         refuse(text, place, place + max(len(arg if colon else unit), 1), error.message.split("\n")[0], help)
     at, is_back = len(text) - len(after), bool(slash) and (bool(duration) or not extras)
     repair, duration_ns = parse_repair(text, at, duration) if is_back else (None, None)
@@ -113,7 +112,7 @@ def _cause_subject_and_kind(text: str, name: str) -> tuple[str, str, str]:
     subject = name.removesuffix(f"-{kinds[0]}")
     if not _NAME.fullmatch(subject):
         refuse(text, 0, max(len(subject), 1), f"{subject!r} cannot be read", EXAMPLE)
-    if kinds[0] in ORDERS:
+    if kinds[0] in having("order"):
         message = f"{kinds[0]} is an order of the operator, and does not happen at random"
         refuse(text, len(subject) + 1, len(name), message, f"write --fail {subject}@5m:{kinds[0]}")
     return cause if colon else "", subject, kinds[0]

@@ -69,11 +69,11 @@ def read_sealed(path: Path) -> Any:
     try:
         data = path.read_text()
         text = data.rpartition(",")[0]
-        content = json.loads(data) if data == text + _seal(text) else {}
+        if data != text + _seal(text):
+            return None
     except (OSError, *DAMAGED):
         return None
-    content.pop("seal", None)
-    return content or None
+    return {key: value for key, value in json.loads(data).items() if key != "seal"}
 
 
 def _seal(text: str) -> str:

@@ -71,6 +71,7 @@ def _options() -> Iterator[Option]:
 OPTIONS = tuple(_options())
 HELP = "flowdist torchrun --help shows every option"
 BY_KEY = {option.key: option for option in OPTIONS}
+BY_SPELLING = {name: option for option in OPTIONS for name in option.spellings()}
 LIKENESS_MIN = 0.85  # of an unknown option and one of torchrun's, so that one of `flowdist run` is not named instead
 OF_OTHERS = {  # what other launchers call an option of torchrun
     "--nprocs": "--nproc-per-node",
@@ -224,9 +225,6 @@ def help_text() -> str:
         value = "" if option.flag else " " + option.key.upper().rpartition("_")[2]
         lines.append(f"  {', '.join(option.names)}{value}\n      {option.stance}: {option.words.replace('`', '')}")
     return "\n".join(lines)
-
-
-BY_SPELLING = {name: option for option in OPTIONS for name in option.spellings()}
 
 
 def completions(words: Sequence[str], incomplete: str) -> Iterator[tuple[str, str]]:

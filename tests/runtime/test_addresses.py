@@ -16,6 +16,7 @@ from flowdist.cli.main import cli
 from flowdist.errors import FlowdistError, JobFailed
 from flowdist.runtime.wire.addresses import (
     Endpoint,
+    Taken,
     address_of,
     has_address,
     interface_of,
@@ -53,15 +54,13 @@ def test_a_name_with_addresses_of_both_families_is_listened_at_with_both() -> No
 
 def test_a_port_is_reserved_once() -> None:
     held = reserve("127.0.0.1", 0)
-    assert held is not None
-    assert reserve("127.0.0.1", 0) is None and reserve_all(["127.0.0.3", "127.0.0.1"], 0) is None
-    elsewhere = reserve_all(["127.0.0.3", "127.0.0.2"], 0)
-    assert elsewhere is not None, "what a refused reservation held is free again"
+    for again in (lambda: reserve("127.0.0.1", 0), lambda: reserve_all(["127.0.0.3", "127.0.0.1"], 0)):
+        with pytest.raises(Taken, match="port 0 of this machine is taken by another flowdist"):
+            again()
+    elsewhere = reserve_all(["127.0.0.3", "127.0.0.2"], 0)  # what a refused reservation held is free again
     for each in (*elsewhere, held):
         each.close()
-    again = reserve("127.0.0.1", 0)
-    assert again is not None
-    again.close()
+    reserve("127.0.0.1", 0).close()
     with pytest.raises(FlowdistError, match=r"192\.0\.2\.99:0 cannot be bound"):
         reserve("192.0.2.99", 0)
     with pytest.raises(FlowdistError, match="port 7 cannot be reserved: AF_UNIX path too long"):

@@ -12,7 +12,7 @@ from flowdist.control.protocol.events import DrainRequested, NodeJoined, NodePre
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import FaultError
-from flowdist.faults.kinds import KINDS, ORDERS
+from flowdist.faults.kinds import KINDS, having
 from flowdist.faults.rates import Arrivals
 from flowdist.graph import HOUR, SECOND, Cluster, NodeSpec, RoleGraph
 from flowdist.runtime.injection.injector import CAN, Injector, check_faults
@@ -83,7 +83,7 @@ def test_orders_are_carried_out_like_faults() -> None:
     ]
 
 
-@pytest.mark.parametrize("kind", [kind for kind in CAN["node"] if kind not in (*ORDERS, "pause")])
+@pytest.mark.parametrize("kind", [kind for kind in CAN["node"] if kind not in (*having("order"), "pause")])
 def test_each_kind_of_fault_of_a_node_is_carried_out_and_a_kill_alone_kills_it(kind: str) -> None:
     argument = {"duration": "=30s", "nodes": "=controller", "probability": "=0.1"}.get(KINDS[kind].argument, "")
     [done] = carried_out(f"node1@3s:{kind}{argument}", at=4 * SECOND)

@@ -232,7 +232,11 @@ class _Run(NamedTuple):
         observer = console.onlooker(self.run_dir.name)
         reporter = self._reporter(console, observer)
         supervisor = Supervisor(
-            *(self.graph, self.gpus, plan, self.run_dir, console.show),
+            self.graph,
+            self.gpus,
+            plan,
+            self.run_dir,
+            console.show,
             opener(self.run_dir, console.show) if opener is not None else None,
             self.settings.hosting,
             onlooker=reporter or observer,

@@ -36,15 +36,15 @@ from flowdist.runtime.supervisor.supervisor import Hosting
 from flowdist.runtime.umask import take_umask_of
 from flowdist.runtime.wire.addresses import (
     Endpoint,
+    Taken,
     address_of,
     endpoint_of,
     interface_of,
     listening_address,
     listening_addresses,
-    must_reserve,
     reachable_address,
+    reserve,
     reserve_all,
-    taken,
     wait_for_name,
 )
 from flowdist.runtime.wire.dialing import dial, is_encrypted
@@ -86,11 +86,12 @@ def meet(graph: RoleGraph, place: Rendezvous, settings: RunSettings, adapt: Adap
     if place.runs_controller:
         _check_endpoint(place)
     addresses = _addresses_to_bind(place)
-    reserved = reserve_all(addresses, place.endpoint.port)
-    if reserved is None and place.runs_controller is None:
+    try:
+        _reserved = reserve_all(addresses, place.endpoint.port)
+    except Taken:
+        if place.runs_controller is not None:
+            raise
         take_part(place, settings, adapt, gpus)
-    if reserved is None:
-        raise taken(place.endpoint.port)
     addresses = addresses or ("",)
     own = address_of(place.local_addr) if place.local_addr else reachable_address(addresses[0], place.endpoint.host)
     name = node_name(socket.gethostname(), {role.name for role in graph.roles})
@@ -187,7 +188,7 @@ def run_compiled(file: Path, endpoint: str | None, job_id: str | None, settings:
     place = place_of(endpoint, job_id, hosts=sum(role.max_replicas for role in graph.roles))
     refuse_without_token(place)
     address = listening_address(place.endpoint.host)
-    _reserved = must_reserve(address, place.endpoint.port)  # until the process ends
+    _reserved = reserve(address, place.endpoint.port)  # until the process ends
     serve(graph, place, settings, [address], reachable_address(address))
 
 

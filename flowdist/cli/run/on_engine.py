@@ -31,7 +31,7 @@ from flowdist.runtime.run_folder.resume import saved_endpoint
 from flowdist.runtime.run_folder.runs import has_begun
 from flowdist.runtime.saved_files import DAMAGED
 from flowdist.runtime.supervisor.fleet_keeper import Employer
-from flowdist.runtime.wire.addresses import Endpoint, endpoint_of, listening_address, must_reserve, reachable_address
+from flowdist.runtime.wire.addresses import Endpoint, endpoint_of, listening_address, reachable_address, reserve
 
 TOKEN_FILE, MEMBERS = "token", "members"  # in the folder of the run
 IN_JOB = "--in-controller-job"  # this process is the controller's own job
@@ -145,7 +145,8 @@ def run_on(
         graph = on_pools(graph, employment.pools)
         os.environ.setdefault(TOKEN, secrets.token_urlsafe(32))
     if graph is None or settings.resume:
-        graph, (run_dir, past) = None, find_run(settings.base, settings.resume)
+        graph = None
+        run_dir, past = find_run(settings.base, settings.resume)
         employment, door, name = _saved(run_dir), saved_endpoint(run_dir), past.name
         os.environ[TOKEN] = read_token(run_dir / TOKEN_FILE)
     endpoint, address, _reserved = _listen(listen, door.endpoint if door is not None else None)
@@ -187,7 +188,7 @@ def _listen(listen: str | None, before: str | None) -> tuple[Endpoint, str, sock
     if listen is not None:
         named = endpoint_of(listen, PORTS[0])
         address = listening_address(named.host)
-        return named, address, must_reserve(address, named.port)
+        return named, address, reserve(address, named.port)
     host = socket.gethostname()
     address = listening_address(host)
     if not address:  # other machines may not know the name, or know it by another address than this one does
@@ -197,5 +198,5 @@ def _listen(listen: str | None, before: str | None) -> tuple[Endpoint, str, sock
         ports = [past.port, *PORTS]
     for port in ports:
         with contextlib.suppress(FlowdistError):
-            return Endpoint(host, port), address, must_reserve(address, port)
+            return Endpoint(host, port), address, reserve(address, port)
     raise FlowdistError(f"ports {PORTS[0]} to {PORTS[-1]} are taken", help="name another one: --listen HOST:PORT")

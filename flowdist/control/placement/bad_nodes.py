@@ -9,6 +9,7 @@ from flowdist.control.job.state import JobState, PastFailure, Replica
 from flowdist.control.placement.chooser import Chooser
 from flowdist.control.placement.placement import avoided, recent, short_roles, update_free, without_room
 from flowdist.control.protocol.ids import NodeName
+from flowdist.control.rules import no_better
 from flowdist.graph import format_duration
 
 
@@ -97,12 +98,6 @@ def uncordon(job: JobState, name: NodeName) -> None:
 
 
 def moves_away(job: JobState, replica: Replica, name: NodeName) -> bool:
-    """Return whether a replica has to leave its bad or cordoned node when it restarts, and another has room (R22).
-
-    It leaves a cordoned one for a node on which it has failed itself, too: a cordoned node takes no replicas.
-    """
-    bad, is_cordoned = avoided(job, replica), job.nodes[name].is_avoided
-    if name not in bad and not is_cordoned:
-        return False
-    role = job.role_of(replica.id)
-    return Chooser(job, role, dict.fromkeys([name, *(() if is_cordoned else bad)])).take() is not None
+    """Return whether a replica has to leave its bad or cordoned node when it restarts, and another has room (R22)."""
+    others = no_better(name, avoided(job, replica), is_closed=job.nodes[name].is_avoided)
+    return bool(others) and Chooser(job, job.role_of(replica.id), dict.fromkeys(others)).take() is not None

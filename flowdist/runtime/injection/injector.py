@@ -17,7 +17,7 @@ import msgspec
 from flowdist.control.job.state import JobState, Replica
 from flowdist.control.protocol.events import DrainRequested, NodePreempted, ScaleRequested
 from flowdist.faults.grammar import Fault, FaultError, Plan
-from flowdist.faults.kinds import ORDERS, carried_out
+from flowdist.faults.kinds import carried_out, having
 from flowdist.faults.milestones import has_come
 from flowdist.faults.rates import Arrivals, check_rates
 from flowdist.faults.targets import (
@@ -223,7 +223,7 @@ class Injector:
         over_ns = now + fault.duration_ns if fault.duration_ns is not None else None
         if fault.target == "controller":
             self._hit_controller(fault, over_ns)
-        elif fault.kind in ORDERS:
+        elif fault.kind in having("order"):
             self._carry_out_order(fault, job)
         elif nodes := self._nodes_hit(fault, job):
             for name in nodes:

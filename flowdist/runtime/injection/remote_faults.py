@@ -47,6 +47,6 @@ def apply(folder: Path, fault: RemoteFault) -> Paused | None:
             case "kill":
                 pass
             case _:
-                raise ValueError(f"nothing carries out {fault.kind} of a worker")
+                raise AssertionError(f"nothing carries out {fault.kind} of a worker")
         os.kill(pid, signal.SIGKILL)
     return None

@@ -66,25 +66,30 @@ def has_address(address: str) -> bool:
     return False
 
 
-def reserve(address: str, port: int) -> socket.socket | None:
+class Taken(FlowdistError):
+    """Error for a port that another flowdist process of this machine has reserved."""
+
+
+def reserve(address: str, port: int) -> socket.socket:
     """Reserve a port among the flowdist processes of this network namespace, and check that it can be bound.
 
-    The port stays unbound, for the controller. The socket that is returned holds the reservation; None if another
-    flowdist process has it. FlowdistError if another program uses the port. An empty address is all, of both families.
+    The port stays unbound, for the controller. The socket that is returned holds the reservation. An empty address is
+    all, of both families. Raises Taken if another flowdist process has the port, and FlowdistError if another program
+    uses it, or it cannot be reserved.
     """
     lock = socket.socket(socket.AF_UNIX)
     try:
         lock.bind(f"\0flowdist-{address}-{port}")
-    except OSError as error:
-        lock.close()
-        if error.errno == errno.EADDRINUSE:
-            return None
-        raise FlowdistError(f"port {port} cannot be reserved: {error.strerror or error}") from None
-    try:
         doors = open_doors([address] if address else [], port)
     except FlowdistError:
         lock.close()
         raise
+    except OSError as error:
+        lock.close()
+        if error.errno == errno.EADDRINUSE:
+            help = "take another port, the same on every host"
+            raise Taken(f"port {port} of this machine is taken by another flowdist", help=help) from None
+        raise FlowdistError(f"port {port} cannot be reserved: {error.strerror or error}") from None
     for door in doors:
         door.close()
     return lock
@@ -116,27 +121,10 @@ def why_unbound(error: OSError) -> str:
     return (os.strerror(number) if number > 0 else error.strerror or str(error)).lower()  # a name look-up has -2
 
 
-def must_reserve(address: str, port: int) -> socket.socket:
-    """Reserve a port as `reserve` does; FlowdistError if another flowdist process has it, too."""
-    if (lock := reserve(address, port)) is None:
-        raise taken(port)
-    return lock
-
-
-def taken(port: int) -> FlowdistError:
-    """Return the error for a port that another flowdist process of this machine has reserved."""
-    help = "take another port, the same on every host"
-    return FlowdistError(f"port {port} of this machine is taken by another flowdist", help=help)
-
-
-def reserve_all(addresses: Sequence[str], port: int) -> list[socket.socket] | None:
+def reserve_all(addresses: Sequence[str], port: int) -> list[socket.socket]:
     """Reserve a port at several addresses as `reserve` does, or at none of them; no addresses: all of this machine."""
     with contextlib.ExitStack() as stack:
-        locks: list[socket.socket] = []
-        for address in addresses or ("",):
-            if (lock := reserve(address, port)) is None:
-                return None
-            locks.append(stack.enter_context(lock))
+        locks = [stack.enter_context(reserve(address, port)) for address in addresses or ("",)]
         stack.pop_all()
     return locks
 

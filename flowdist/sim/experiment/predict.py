@@ -12,7 +12,7 @@ from typing import NamedTuple
 from flowdist.control.protocol.ids import WorldName
 from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import Plan
-from flowdist.faults.kinds import ORDERS
+from flowdist.faults.kinds import having
 from flowdist.graph import HOUR, RoleGraph, RoleSpec
 from flowdist.record.journal import FaultLine, Header
 from flowdist.record.reader import WholeRecord
@@ -143,7 +143,7 @@ def _as_injected(plan: Plan, run: WholeRecord, never: Collection[str] = ()) -> P
     given = parse_plan(dict.fromkeys(line.spec for line in injected)).faults
     hits = {line.hit.partition(".")[0] for line in injected}
     others = [fault for fault in plan.faults if fault.spec.partition("@")[0] not in hits]
-    return plan._replace(faults=(*(fault for fault in given if fault.kind not in ORDERS), *others))
+    return plan._replace(faults=(*(fault for fault in given if fault.kind not in having("order")), *others))
 
 
 def held_out(runs: Sequence[WholeRecord]) -> list[Comparison]:

@@ -18,7 +18,7 @@ from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.ids import NodeName
 from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import Plan, parse_fault
-from flowdist.faults.kinds import ORDERS, having
+from flowdist.faults.kinds import having
 from flowdist.graph import MINUTE, SECOND, WorkloadSpec
 from flowdist.graph.role_graph import GROUP_TIMEOUTS_NS
 from flowdist.record.journal import AccountLine, FaultLine, Header, Line, Record
@@ -96,7 +96,9 @@ def _as_given(plan: Plan, lines: Sequence[Line], arrival_ns: int) -> Plan:
     """
     hits = [line for line in lines if isinstance(line, FaultLine)]
     faults = parse_plan(dict.fromkeys(line.spec for line in hits)).faults
-    orders = [(fault.kind, line.hit, line.t_ns) for line in hits if (fault := parse_fault(line.spec)).kind in ORDERS]
+    orders = [
+        (fault.kind, line.hit, line.t_ns) for line in hits if (fault := parse_fault(line.spec)).kind in having("order")
+    ]
     early_ns = LATENCY_NS + arrival_ns
     return Plan(
         faults,

@@ -15,7 +15,7 @@ from flowdist.control.protocol.events import DrainRequested, ScaleRequested
 from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.control.protocol.xid import xid_text
 from flowdist.faults.grammar import Fault, Plan
-from flowdist.faults.kinds import KINDS, ORDERS, carried_out, having
+from flowdist.faults.kinds import KINDS, carried_out, having
 from flowdist.faults.milestones import has_come
 from flowdist.faults.rates import Arrivals, check_rates
 from flowdist.faults.targets import check_plan, check_targets, refuse_fault, refuse_misplaced, refuse_unsupported
@@ -121,7 +121,7 @@ class FaultInjector:
             self._queue.after(fault.when.every_ns, self._fire, fault)
         if fault.target == "controller":
             self._hit_controller(fault)
-        elif fault.kind in ORDERS:
+        elif fault.kind in having("order"):
             self._order(fault)
         elif fault.label is not None or fault.target in self._nodes:
             for node in self._named(fault):

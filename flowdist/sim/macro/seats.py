@@ -11,6 +11,7 @@ from bisect import insort
 from collections.abc import Iterator
 
 from flowdist.control.placement.placement import recent, repeated
+from flowdist.control.rules import no_better
 from flowdist.graph import JobOptions, RoleSpec
 
 
@@ -209,9 +210,8 @@ class Seats:
             node = self.node_of[replica]
             if node is None:
                 continue
-            bad, is_cordoned = self._avoided(replica, now), node in self.cordoned
-            no_better = {node, *(() if is_cordoned else bad)}
-            here = sum(self.room[each] - len(self.on[each]) for each in no_better if self._is_open(each))
-            if (node in bad or is_cordoned) and self.free > here:  # another node has a free seat
+            others = no_better(node, self._avoided(replica, now), is_closed=node in self.cordoned)
+            free = sum(self.room[each] - len(self.on[each]) for each in others if self._is_open(each))
+            if others and self.free > free:  # a better node has a free seat
                 insort(self.vacant, replica)
                 self._empty(node, replica)
