@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import marshal
 import os
 import py_compile
+import select
 import selectors
 import shutil
 import signal
+import socket
 import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -637,6 +642,39 @@ def test_late_imports_are_done_once_and_not_if_the_script_sets_what_they_read(sp
         id = spawning.start("sets.py", warm=True, env={"RANK": rank}, late=("heavy",))
         assert spawning.outcome(id).out == f"once\n{rank}\n"
     assert any(isinstance(answer, Respawned) for answer in spawning.heard)
+
+
+FORKS = """import os, socket, sys
+from flowdist.runtime.prefix.link import Link
+from flowdist.runtime.prefix.template import _fork_worker
+from flowdist.runtime.prefix.worker import Start
+link, start = Link(socket.socket(fileno=int(sys.argv[1]))), Start(3, [], {}, sys.argv[2], [], None)
+os.write(1, b"forks")
+if _fork_worker(start, link) == 0:
+    os.write(1, b"goes on")
+    link.send("again", 3)
+    os._exit(0)
+"""
+
+
+def test_the_spawner_is_told_of_a_worker_before_it_hears_from_it(tmp_path: Path) -> None:
+    """A worker that begins anew at once came first, under load: the spawner did not know it, and died.
+
+    Here the spawner takes nothing at first: the template waits where it tells of the worker, and the worker with it.
+    """
+    spawner, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    link.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            link.send(b"fills it")
+    link.setblocking(True)
+    command = [sys.executable, "-c", FORKS, str(link.fileno()), str(tmp_path)]
+    with spawner, subprocess.Popen(command, pass_fds=[link.fileno()], stdout=subprocess.PIPE, bufsize=0) as template:
+        link.close()
+        assert template.stdout is not None and template.stdout.read(5) == b"forks"
+        goes_on = select.select([template.stdout], [], [], 0.5)[0]
+        messages = [packet for packet in iter(lambda: spawner.recv(1 << 10), b"") if packet != b"fills it"]
+    assert not goes_on and [marshal.loads(packet)[:2] for packet in messages] == [("spawned", 3), ("again", 3)]
 
 
 @pytest.mark.parametrize(

@@ -320,7 +320,7 @@ class Prefix:
         umask = posix.umask(self._own_umask)
         try:
             start.open_logs()
-            pid = self._fork_worker(start)
+            pid = _fork_worker(start, self._link)
         except OSError as error:
             start.close_logs()
             self._link.send("refused", id, error.strerror or str(error))
@@ -337,26 +337,7 @@ class Prefix:
         pidfd = posix.pidfd_open(pid)
         self._children[pidfd] = id, pid
         poll.register(pidfd, select.POLLIN)
-        self._link.send("spawned", id, pid)
         return None
-
-    def _fork_worker(self, start: Start) -> int:
-        """Fork as os.fork does. The child returns only after the parent has written the worker's pid file."""
-        gate, opener = posix.pipe()
-        parent, pid = posix.getpid(), -1
-        try:
-            pid = fork_safety.fork()
-            if pid:
-                start.write_pid(pid)
-        finally:
-            posix.close(opener)
-            if pid == 0:
-                posix.read(gate, 1)  # returns when the parent has closed its end
-            posix.close(gate)
-        if pid == 0:
-            die_with_parent(parent)
-            posix.setsid()
-        return pid
 
     def _why_stale(self, start: Start) -> str:
         """Return why the script may do something else now; empty if it does the same.
@@ -380,6 +361,26 @@ class Prefix:
         posix.waitid(posix.P_PID, pid, posix.WEXITED | posix.WNOWAIT)
         _kill_group(pid, SIGKILL)  # the leader is a zombie: the group is still its own
         self._link.send("ended", id, posix.waitstatus_to_exitcode(posix.waitpid(pid, 0)[1]))
+
+
+def _fork_worker(start: Start, link: Link) -> int:
+    """Fork as os.fork does. The child returns only when its pid file is written and the spawner has been told of it."""
+    gate, opener = posix.pipe()
+    parent, pid = posix.getpid(), -1
+    try:
+        pid = fork_safety.fork()
+        if pid:
+            start.write_pid(pid)
+            link.send("spawned", start.id, pid)  # the worker sends on the same link
+    finally:
+        posix.close(opener)
+        if pid == 0:
+            posix.read(gate, 1)  # returns when the parent has closed its end
+        posix.close(gate)
+    if pid == 0:
+        die_with_parent(parent)
+        posix.setsid()
+    return pid
 
 
 def _kill_group(pid: int, number: int) -> None:

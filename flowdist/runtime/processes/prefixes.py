@@ -180,11 +180,10 @@ class Prefixes:
     def _handle_split(self, template: Template, reason: str, has_torch: bool) -> None:
         prefix = template.prefix
         template.is_ready = True
-        if template is prefix.main:
-            _say(f"the script has come to its split: {reason}")
         if template in (prefix.main, prefix.plain):
             prefix.has_torch = has_torch
         if template is prefix.main:
+            _say(f"the script has come to its split: {reason}")
             self._start_waiting(prefix)
 
     def _handle_cold(self, template: Template, reason: str) -> None:
