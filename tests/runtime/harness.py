@@ -90,6 +90,14 @@ class Job:
                 return line
         raise AssertionError(f"{text!r} never came:\n" + "\n".join(self.output))
 
+    def until_each(self, *texts: str) -> None:
+        """Waits for a line of each text, in whatever order they come."""
+        missing = set(texts)
+        while missing:
+            line = next((line for line in self.lines() if any(text in line for text in missing)), None)
+            assert line is not None, f"{missing} never came:\n{self.text}"
+            missing -= {text for text in missing if text in line}
+
     def finish(self) -> int:
         """Reads to the end; the exit code. What the run has written about its end may not contradict itself."""
         for _ in self.lines():
