@@ -650,7 +650,9 @@ from flowdist.runtime.prefix.template import _fork_worker
 from flowdist.runtime.prefix.worker import Start
 link, start = Link(socket.socket(fileno=int(sys.argv[1]))), Start(3, [], {}, sys.argv[2], [], None)
 os.write(1, b"forks")
-if _fork_worker(start, link) == 0:
+if pid := _fork_worker(start, link):
+    os.waitpid(pid, 0)  # a worker ends with its template
+else:
     os.write(1, b"goes on")
     link.send("again", 3)
     os._exit(0)
