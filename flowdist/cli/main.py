@@ -48,6 +48,7 @@ VERBS = {
     "simulate": Verb(BEFORE, "simulate", "Run a topology or a scenario in virtual time, with failures."),
     "advise": Verb(BEFORE, "simulate", "Say what to change so that failures cost less, and how sure that is."),
     "validate": Verb(BEFORE, "simulate", "Compare published results with what the simulator computes for them."),
+    "prove": Verb(BEFORE, "run", "Kill a script at every point that matters, and compare with a run without a kill."),
     "run": Verb(RUN, "run", "Run a topology or a script on this machine."),
     "join": Verb(RUN, "run", "Join the job of another host as a node."),
     "torchrun": Verb(RUN, "run", "Run a command line of torchrun unchanged."),

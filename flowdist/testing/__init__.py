@@ -1,7 +1,7 @@
 """Test kit for topologies: simulate one in a test, demand that it recovers, explore what else could happen.
 
 Users import the functions of `__all__`, and `flowdist.testing.strategies` for Hypothesis, which needs the extra
-`flowdist[testing]`. The kit never starts real processes.
+`flowdist[testing]`. The kit starts no real processes, but for `prove`, which is `flowdist prove`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         graph_of,
         simulate,
     )
+    from flowdist.testing.proving import prove
 
 __all__ = [
     "always",
@@ -30,6 +31,7 @@ __all__ = [
     "eventually",
     "explore",
     "graph_of",
+    "prove",
     "simulate",
     "sometimes",
 ]
@@ -44,7 +46,8 @@ def __getattr__(name: str) -> Any:
     pytest imports this package for its plugin in every run, and most runs need no simulator.
     """
     if name in __all__:
-        from flowdist.testing import calibrating, declare, kit  # the simulator: see above
+        from flowdist.testing import calibrating, declare, kit, proving  # the simulator: see above
 
-        return getattr(declare if name in _DECLARED else calibrating if name in _CALIBRATING else kit, name)
+        modules = {"prove": proving} | dict.fromkeys(_DECLARED, declare) | dict.fromkeys(_CALIBRATING, calibrating)
+        return getattr(modules.get(name, kit), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

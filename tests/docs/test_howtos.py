@@ -43,6 +43,7 @@ NOT_RUN = {
     "flowdist run --listen": "waits for other hosts: tests/runtime",
     "flowdist run topology.py --on slurm": "needs Slurm: tests/slurm",
     "flowdist run examples/": "takes minutes: tests/examples",
+    "flowdist prove": "kills a script for a minute: tests/prove",
     "flowdist run dist.ddp": "needs torch and a minute: tests/components",
     "flowdist scale": "needs a job under way: tests/runtime",
     "flowdist drain": "needs a job under way: tests/runtime",
@@ -94,6 +95,7 @@ ONLY_COMPILED = {
     ("models.md", "worker.run("): "one line of a script of one's own; examples/resume_model has it",
     ("models.md", "from xmlrpc"): "a function of a script of one's own",
     ("frameworks.md", "from torchdata"): "lines for a script with torchdata; tests/frameworks runs whole ones",
+    ("prove.md", "from flowdist.testing"): "proves a script of one's own: tests/prove",
     ("playing_again.md", "from flowdist.testing"): "reads a workload of one's own runs: tests/cli/test_calibrate.py",
 }
 

@@ -90,6 +90,12 @@ class Observations:
         folders = [folder for folder in sys.path if isinstance(folder, str)]
         self._path = [(folder, _names(folder or ".", self._names)) for folder in folders]
 
+    def files(self) -> list[str]:
+        """Return the files that were read or looked at, and were there."""
+        return [
+            path for (asked, path), mark in self._seen.items() if asked == "file" and mark not in (_MISSING, _FOLDER)
+        ]
+
     def changed(self) -> str:
         """Return the path of something that has changed since it was read; empty if nothing has."""
         for (asked, path), mark in self._seen.items():

@@ -85,6 +85,7 @@ class Prefix:
         self._is_ready = self._is_worker = False
         self._once = ""  # why workers of one generation alone may be forked from here
         self._began_s = 0.0
+        self._gate: Any = None  # the module that has let this worker act, if one had to
         self._opener = 0  # of the pipe to the template of this rank
         self._copied: list[list[int]] = []  # files that are being read at the split: see `fork_safety.copied_files`
         self._link = Link(_socket.socket(fileno=given["fd"]))
@@ -106,6 +107,8 @@ class Prefix:
         """Split at the end of a script that has not done so before; in a worker, let the last collection see all."""
         self._watch.split(ENDS[0])
         self._late.end_guard()
+        if self._gate is not None:
+            self._gate.leave()
         gc.unfreeze()  # else extensions such as nanobind's count the objects of imports as leaked
 
     def _come(self, why: str) -> None:
@@ -199,6 +202,9 @@ class Prefix:
         self._handled.end()
         self._output.close()
         self._link.close()
+        if gate := os.environ.get("FLOWDIST_GATE"):
+            module, path = gate.split(" ", 1)
+            self._gate = _enter(module, path, watch.observations.files())
 
     def _leave_template(self, why: str) -> Start | None:
         """Fork a template of this rank, and return None. In a worker that the template forks later, return its request.
@@ -361,6 +367,15 @@ class Prefix:
         posix.waitid(posix.P_PID, pid, posix.WEXITED | posix.WNOWAIT)
         _kill_group(pid, SIGKILL)  # the leader is a zombie: the group is still its own
         self._link.send("ended", id, posix.waitstatus_to_exitcode(posix.waitpid(pid, 0)[1]))
+
+
+def _enter(module: str, path: str, looked_at: list[str]) -> Any:
+    """Have a worker that is about to act wait until it may, and be watched; return the gate: see `prove.in_worker`."""
+    import importlib  # not before the script has begun
+
+    gate = importlib.import_module(module)
+    gate.enter(path, looked_at)
+    return gate
 
 
 def _fork_worker(start: Start, link: Link) -> int:

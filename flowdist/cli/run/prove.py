@@ -1,0 +1,248 @@
+"""`flowdist prove`: kill a script at every point that matters, and compare with a run without a kill."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from flowdist.cli.run.execution import needs_linux
+from flowdist.cli.shared.common import load, print_json, rich_console, verb
+from flowdist.cli.shared.options import TopologyOptions, gathered, topology_options
+from flowdist.dsl.load import check_runnable, looks_like_topology
+from flowdist.errors import FlowdistError
+from flowdist.prove import words
+from flowdist.prove.folder import Outside
+from flowdist.prove.points import Point
+from flowdist.prove.proving import Proof, Prover, Tried
+
+TERMINATED = 143  # exit code after SIGTERM, as a shell gives it
+FOUND = 3  # exit code, as of a simulation that breaks a property
+RESTARTS = 10**9  # each run ends with one
+
+
+class ProveOptions(NamedTuple):
+    """Options of a proof: what is proved, and how long that may take."""
+
+    procs: int = 2
+    role: str | None = None
+    budget: str | None = None
+    only: tuple[str, ...] = ()
+    jobs: int | None = None
+    power: bool = False
+    fail_fast: bool = False
+    lists: bool = False
+    keep: str | None = None
+
+    @property
+    def budget_s(self) -> float:
+        """Return the seconds that trying points may take."""
+        if self.budget is None:
+            return float("inf")
+        from flowdist.graph import duration_help, parse_duration  # msgspec: not needed by --help
+
+        try:
+            return parse_duration(self.budget) / 1e9
+        except ValueError:
+            help = duration_help(self.budget)
+            raise FlowdistError(f"--budget {self.budget} is not a duration", help=help) from None
+
+
+@verb("prove")
+@topology_options
+@gathered(
+    "options",
+    ProveOptions,
+    click.option("--procs", type=click.IntRange(1, 64), default=2, metavar="N", help="For a script: workers."),
+    click.option("--role", metavar="ROLE", help="For a topology: kill workers of this role alone."),
+    click.option("--budget", metavar="TIME", help="Try the most telling points first, and stop after this time."),
+    click.option("--only", multiple=True, metavar="POINT", help="Try this point alone; a finding names it."),
+    click.option(
+        "--jobs", type=click.IntRange(1, 64), metavar="N", help="Points at once (default: as the CPUs allow)."
+    ),
+    click.option("--power", is_flag=True, help="Try also that the machine loses its power, as ext4 would leave files."),
+    click.option("--fail-fast", is_flag=True, help="Stop at the first finding."),
+    click.option("--list", "lists", is_flag=True, help="Print the points, and try none."),
+    click.option("--keep", metavar="DIR", help="Keep the folder of the runs and their logs here."),
+)
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def command(named: TopologyOptions, options: ProveOptions, args: tuple[str, ...]) -> None:
+    """Kill a script at every point that matters, and compare with a run without a kill.
+
+    \b
+    flowdist prove train.py                     2 workers, as under torchrun; its own arguments after --
+    flowdist prove train.py --budget 5m         the most telling points first
+    flowdist prove train.py --only save2:0:rename:ckpt/last.pt:before
+    flowdist prove topology.py                  a topology, with its services and gates
+
+    No line of the script changes. It runs in a copy of the current folder, whose files are not touched: twice without
+    a fault, and then once for each point: killed in a save, before and after each call that changes a file, in a
+    restore, between saves, at the last step, twice in a row. Each run goes on until it ends. It must use the same
+    samples, have the same losses and weights, and leave the same checkpoint. docs/prove.md says how.
+
+    Exit code 0 if nothing was found, 3 if something was, 2 if the script cannot be proved.
+    """
+    needs_linux("prove")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    path = Path(named.target or "topology.py")
+    check_runnable(path)
+    users = Path.cwd()
+    if not path.resolve().is_relative_to(users):
+        raise FlowdistError(f"{path} is not below the current folder", help="change to the folder of the script first")
+    with _own_folder(options.keep) as own:
+        launch = _topology(path, named, own) if looks_like_topology(path) else _script(path, named, options, args, own)
+        proof = _proved(launch, users, own, named, options)
+    if named.as_json:
+        print_json("proof", **words.as_dict(proof))
+    sys.exit(FOUND if proof.found else 0)
+
+
+@contextlib.contextmanager
+def _own_folder(keep: str | None) -> Any:
+    """Yield the folder of the runs: the one to keep, which must be new, or a temporary one."""
+    if keep is not None:
+        folder = Path(keep).absolute()
+        if folder.exists() and any(folder.iterdir()):
+            raise FlowdistError(f"--keep {keep}: the folder is not empty", help="name another one, or remove it")
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="flowdist-prove-", ignore_cleanup_errors=True) as name:
+        yield Path(name).resolve()
+
+
+class _Launch(NamedTuple):
+    """The command of the job, and the roles whose workers end; None: all."""
+
+    script: str
+    command: list[str]
+    tasks: frozenset[str] | None = None
+
+
+def _script(path: Path, named: TopologyOptions, options: ProveOptions, args: tuple[str, ...], own: Path) -> _Launch:
+    if named.words():
+        raise FlowdistError(f"{named.words()[0]} is for topologies", help="the script's own arguments come after --")
+    if options.role is not None:
+        raise FlowdistError("--role is for topologies", help="leave it out")
+    command = [
+        *(sys.executable, "-m", "flowdist", "torchrun", "--nproc-per-node", str(options.procs)),
+        *("--max-restarts", str(RESTARTS), "--log-dir", str(own / "runs"), str(path), *args),
+    ]
+    return _Launch(str(path), command)
+
+
+def _topology(path: Path, named: TopologyOptions, own: Path) -> _Launch:
+    graph = load(named).graph
+    command = [sys.executable, "-m", "flowdist", "run", str(named.target or path), *named.words()]
+    for role in graph.roles:
+        command += ["--set", f"{role.name}.restart.max_restarts={RESTARTS}", "--set", f"{role.name}.restart.backoff=0s"]
+    command += ["--runs", str(own / "runs"), "--plain"]
+    return _Launch(str(path), command, frozenset(role.name for role in graph.roles if role.kind == "task"))
+
+
+def _proved(launch: _Launch, users: Path, own: Path, named: TopologyOptions, options: ProveOptions) -> Proof:
+    """Watch the script, try its points, and show what is found."""
+    is_quiet = named.as_json
+    prover = Prover(
+        launch.command, launch.script, users, own, tasks=launch.tasks, role=options.role, power=options.power
+    )
+    try:
+        with _Shown(quiet=is_quiet) as shown:
+            proof = prover.watch(shown.watching)
+            chosen = _chosen(proof.points, options.only)
+            if not is_quiet:
+                for line in (words.opening(proof), *words.notes(proof)):
+                    shown.print(line)
+            if options.lists:
+                for point in chosen:
+                    shown.print(f"  {point.name}")
+                return proof
+            command = _again(launch.script, named, options)
+            until = time.monotonic() + options.budget_s
+
+            def goes_on(tried: Tried | None) -> bool:
+                if tried is not None:
+                    shown.tried(proof, tried, command, len(chosen))
+                is_over = options.fail_fast and tried is not None and tried.findings
+                return not is_over and time.monotonic() < until
+
+            prover.play(proof, chosen, goes_on, lanes=options.jobs or max(1, (os.cpu_count() or 1) // proof.workers))
+        if not is_quiet:
+            for line in filter(None, (*words.unsteady(proof), words.fine(proof), words.verdict(proof))):
+                click.echo(f"  {line}" if line.startswith("ok") else line)
+        return proof
+    except Outside as outside:
+        help = "write into the current folder, by a relative path; runs happen in a copy of it"
+        raise FlowdistError(
+            f"{launch.script} writes {outside.path}, which is outside of its folder", help=help
+        ) from None
+    finally:
+        prover.close()
+
+
+def _chosen(points: list[Point], only: tuple[str, ...]) -> list[Point]:
+    known = {point.name: point for point in points}
+    if unknown := [name for name in only if name not in known]:
+        raise FlowdistError(f"--only {unknown[0]}: there is no such point", help="--list prints them all")
+    return [known[name] for name in only] if only else points
+
+
+def _again(script: str, named: TopologyOptions, options: ProveOptions) -> str:
+    """Return the command that shows a finding again, but for the point's name."""
+    parts = ["flowdist", "prove", script, *named.words()]
+    if options.procs != ProveOptions().procs:
+        parts += ["--procs", str(options.procs)]
+    return shlex.join([*parts, "--only"])
+
+
+class _Shown:
+    """Findings as they come, and on a terminal a bar with the time that is left."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        from rich import progress  # not needed by --help
+
+        console = rich_console(err=True)
+        columns = (
+            progress.TextColumn("{task.description}", markup=False),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TimeRemainingColumn(),
+        )
+        hidden = quiet or not console.is_terminal
+        self._bar = progress.Progress(*columns, console=console, transient=True, disable=hidden)
+        self._task = self._bar.add_task("starting", total=None)
+        self._quiet = quiet
+        self._known: set[tuple[str, str]] = set()
+
+    def __enter__(self) -> _Shown:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def print(self, line: str) -> None:
+        """Print a line above the bar."""
+        self._bar.refresh()
+        click.echo(line)
+
+    def watching(self, text: str) -> None:
+        """Show which of the first runs is on."""
+        self._bar.update(self._task, description=text)
+
+    def tried(self, proof: Proof, tried: Tried, again: str, total: int) -> None:
+        """Show that a point was tried, and what is new of what it has shown."""
+        self._bar.update(self._task, description="proving", completed=len(proof.tried), total=total)
+        for finding in tried.findings:
+            if (finding.kind, finding.place) not in self._known and not self._quiet:
+                self._known.add((finding.kind, finding.place))
+                for line in words.of_finding(finding, f"{again} {shlex.quote(tried.point.name)}"):
+                    self.print(f"  {line}")

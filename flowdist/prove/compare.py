@@ -1,0 +1,309 @@
+"""Comparison of a run with a kill with the run without: each difference is a finding, named by its cause.
+
+A restart begins at the step whose weights it has: that is looked up in the run without a kill, step by step. From there
+on both must use the same samples and have the same losses, learning rates and weights. Where they do not, what the
+first differing step began from says why.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from flowdist.prove.history import Attempt, Run, Step, Worker
+from flowdist.prove.points import Point
+from flowdist.prove.watched import Watched
+
+SHOWN = 4  # ranges of samples that are named
+
+HELP = {
+    "torn save": "write to a temporary name, os.fsync, then os.replace; or worker.commit(path)",
+    "no resume": "load the last complete checkpoint when the script starts",
+    "lost save": "remove the old checkpoint only when the new one is complete, and resume from the newest complete one",
+    "hang": "every rank has to take the same way after a restart",
+    "error": "a restart has to work with whatever a kill leaves",
+    "weights": "save and load the state of the model with the step that it belongs to",
+    "optimizer": "save and load optimizer.state_dict()",
+    "schedule": "save and load scheduler.state_dict()",
+    "scaler": "save and load scaler.state_dict()",
+    "data again": "save the position in the data, and skip what is done; torchdata's StatefulDataLoader does",
+    "random numbers": "save and load the state of that generator, of each rank",
+    "steps": "save how many steps are done, and go on with the next one",
+    "losses": "save and load everything that a step uses: modes, buffers, weights of the loss",
+    "the end": "save and load this value with the rest",
+    "leftovers": "use one fixed temporary name, or remove what an earlier attempt has left",
+}
+
+
+class Finding(NamedTuple):
+    """Something that a kill changes: its kind, what it is in words, and the line of the script that has to do with it.
+
+    `step` is the first step that differs, from 1; 0: none does.
+    """
+
+    kind: str
+    text: str
+    place: str = ""
+    step: int = 0
+
+    @property
+    def help(self) -> str:
+        """Return what a person would write instead."""
+        return HELP[self.kind]
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Files that a run has left: the first entry that differs from the run without a kill; and files too many."""
+
+    differ: dict[str, str]
+    extra: tuple[str, ...] = ()
+
+
+def findings(watched: Watched, run: Run, point: Point, ends: Ends, *, exact: bool = True) -> list[Finding]:
+    """Return what a run with a kill shows, the cause first.
+
+    Args:
+        watched: What the runs without a fault have shown.
+        run: The run with the kills of `point`.
+        point: Which kills these were.
+        ends: What it has left.
+        exact: Whether two runs without a fault were equal to the bit. Else values are not compared.
+    """
+    if run.outcome != "ended":
+        return [_not_ended(watched, run, point)]
+    reached = reached_save(watched, run)
+    found: list[Finding] = []
+    for worker, attempts in sorted(run.attempts.items()):
+        if worker in watched.clean.attempts and len(attempts) > 1:
+            clean = watched.first(worker).steps
+            found += _of_worker(watched, run, worker, attempts, clean, reached, exact=exact)
+    if not found and exact:
+        found += [
+            Finding("the end", f"{name}: {entry} differs at the end", run.place(f"write {name}", *_reads(run)))
+            for name, entry in ends.differ.items()
+        ]
+    if len(point.kills) > 1 and point.save and len(ends.extra) >= len(point.kills):
+        files = ", ".join(ends.extra[:SHOWN])
+        place = run.place(f"write {point.kills[0].path}")
+        found.append(Finding("leftovers", f"each kill leaves a file for good: {files}", place))
+    return _merged(found)
+
+
+def _merged(found: Sequence[Finding]) -> list[Finding]:
+    """Return the findings without those that others of the same kind say for another rank."""
+    kinds: dict[str, Finding] = {}
+    for finding in found:
+        kinds.setdefault(finding.kind, finding)
+    if len(kinds) > 1:
+        kinds.pop("losses", None)  # what differs on one rank comes to all by its gradients
+    return list(kinds.values())
+
+
+def _not_ended(watched: Watched, run: Run, point: Point) -> Finding:
+    kill = point.kills[0]
+    place = run.place(f"write {kill.path}", *_reads(run))
+    if run.outcome == "hung":
+        return Finding("hang", "the job hangs after the restart, until somebody ends it", place)
+    error = run.error or "a worker ends by itself"
+    if kill.on == "call" and watched.is_saved(kill.path):
+        return Finding("torn save", f"the job cannot resume: {error}", place)
+    return Finding("error", f"the job cannot resume: {error}", place)
+
+
+def reached_save(watched: Watched, run: Run) -> int:
+    """Return the step of the last save that was certainly complete when the first kill came; 0: none was."""
+    reached = 0
+    for save in watched.saves:
+        for place in save.places:
+            attempts = run.attempts.get(place.worker)
+            if not attempts:
+                return reached
+            call = watched.first(place.worker).calls[place.at]
+            wanted = _nth(watched.first(place.worker), place.at)
+            done = sum(
+                (each.kind, each.path) == (call.kind, call.path) for each in attempts[0].calls[: attempts[0].done]
+            )
+            if done < wanted:
+                return reached
+        reached = save.step
+    return reached
+
+
+def _nth(attempt: Attempt, index: int) -> int:
+    call = attempt.calls[index]
+    return sum((each.kind, each.path) == (call.kind, call.path) for each in attempt.calls[: index + 1])
+
+
+def _of_worker(
+    watched: Watched,
+    run: Run,
+    worker: Worker,
+    attempts: list[Attempt],
+    clean: list[Step],
+    reached: int,
+    *,
+    exact: bool,
+) -> list[Finding]:
+    """Return what the attempts of one worker show after the first kill."""
+    last = attempts[-1]
+    if not clean or not any(each.steps for each in attempts):
+        return []
+    if not last.steps:
+        done = max(began_at(clean, each.steps, reached) + len(each.steps) for each in attempts[:-1] if each.steps)
+        if done >= len(clean):
+            return []  # it was done
+        return [Finding("steps", f"the job ends after step {done} of {len(clean)}", _restore(run), done + 1)]
+    begun = began_at(clean, last.steps, reached)
+    found: list[Finding] = []
+    if begun < reached:
+        kind = "no resume" if begun == 0 and not watched.saved else "lost save"
+        text = f"it begins anew with step {begun + 1}, although the save of step {reached} was complete"
+        found.append(Finding(kind, text, _restore(run), begun + 1))
+    if exact:
+        if difference := _difference(clean, last.steps, begun, run):
+            found.append(difference)
+    elif again := _samples(clean, last.steps, begun):
+        text = f"after a resume at step {begun}, {again}"
+        found.append(Finding("data again", text, run.place("loader", "step"), begun + 1))
+    total = begun + len(last.steps)
+    if not found and total != len(clean):
+        text = f"it takes {total} steps in all, and {len(clean)} without a kill"
+        found.append(Finding("steps", text, _restore(run), min(total, len(clean)) + 1))
+    return found
+
+
+def began_at(clean: Sequence[Step], steps: Sequence[Step], expected: int) -> int:
+    """Return how many steps of the run without a kill an attempt has behind it when it begins.
+
+    It is the step that is most like the first one of the attempt: weights weigh most, then the optimizer's state and
+    the samples. Of several the one that is next to the `expected` one.
+    """
+    first = steps[0]
+
+    def likeness(at: int) -> tuple[int, int]:
+        step = clean[at]
+        alike = 3 * (step.weights == first.weights) + 2 * (step.optimizer == first.optimizer)
+        alike += 2 * (bool(step.samples) and step.samples == first.samples) + (step.rates == first.rates)
+        alike += (step.count is not None and step.count == first.count) + (step.random == first.random)
+        return alike, -abs(at - expected)
+
+    return max(range(len(clean)), key=likeness)
+
+
+def _difference(clean: Sequence[Step], steps: Sequence[Step], begun: int, run: Run) -> Finding | None:
+    """Return the first step that differs from the run without a kill, by its cause."""
+    again = _samples(clean, steps, begun)
+    causes = _causes(clean[begun], steps[0])
+    for offset, (step, other) in enumerate(zip(steps, clean[begun:], strict=False)):
+        if again or any(getattr(step, name) != getattr(other, name) for name in _OUTCOMES):
+            return _named(clean, steps, begun, begun + offset + 1, causes or _causes(other, step), again, run)
+    return None
+
+
+_OUTCOMES = ("losses", "gradients", "weights", "rates", "scale")
+
+
+def _causes(clean: Step, step: Step) -> list[str]:
+    """Return what a step begins from that differs, the cause of others first."""
+    names = {"weights": "weights", "optimizer": "optimizer", "rates": "schedule", "scale": "scaler"}
+    found = [kind for name, kind in names.items() if getattr(clean, name) != getattr(step, name)]
+    if differing := [name for name, state in clean.random.items() if step.random.get(name) != state]:
+        found.append(f"random numbers: {', '.join(differing)}")
+    return found
+
+
+def _named(
+    clean: Sequence[Step], steps: Sequence[Step], begun: int, step: int, causes: list[str], again: str, run: Run
+) -> Finding:
+    """Return the finding for the first step that differs. `again` are samples that are used again, in words."""
+    since = f"after a resume at step {begun}"
+    if again and (not causes or causes[0].startswith("random")):
+        return Finding("data again", f"{since}, {again}", run.place("loader", "step"), begun + 1)
+    kind, _, rest = (causes[0] if causes else "losses").partition(": ")
+    more = f" (so do: {', '.join(causes[1:])})" if causes[1:] else ""
+    now, then = steps[step - begun - 1], clean[step - 1]
+    text = {
+        "weights": f"{since}, the weights are not those that step {begun} has left",
+        "optimizer": f"{since}, the optimizer's state is not the one that step {begun} has left",
+        "schedule": f"{since}, the learning rate of step {step} is {_rates(now)}, not {_rates(then)}",
+        "scaler": f"{since}, the scale of the gradients is {now.scale}, not {then.scale}",
+        "random numbers": f"{since}, the generator of {rest} is not where it was; values differ from step {step} on",
+        "losses": f"{since}, losses or gradients differ from step {step} on, with the same weights and samples",
+    }[kind]
+    return Finding(kind, text + more, _restore(run), step)
+
+
+def _rates(step: Step) -> str:
+    return ", ".join(f"{rate!r}" for rate in step.rates if rate is not None)
+
+
+def _samples(clean: Sequence[Step], steps: Sequence[Step], begun: int) -> str:
+    """Return which samples are used again or never, in the steps that count, in words; empty if the data goes on.
+
+    The batches of the attempt have to be those that follow in the run without a kill. A loader may fetch some ahead of
+    the step that uses them, and a script may fetch those that it skips before its first step.
+    """
+    loader = _training_loader(clean)
+    fetched = [_batches(step, loader) for step in clean]
+    whole = [batch for batches in fetched for batch in batches]
+    mine = [batch for step in steps for batch in _batches(step, loader)]
+    before = sum(map(len, fetched[:begun]))
+    usual = Counter(map(len, fetched)).most_common(1)[0][0]
+    ahead = max(0, len(fetched[0]) - usual) if begun else 0
+    first = _batches(steps[0], loader)
+    for skipped in range(len(first) + 1):
+        rest = mine[skipped:]  # fewer than there are: it ends early, which is no matter of the data
+        if any(whole[start : start + len(rest)] == rest for start in range(max(0, before - ahead), before + 1)):
+            return ""
+    want, used = Counter(_flat(whole)), Counter(_flat([*whole[: before - ahead], *mine]))
+    again, never = used - want, want - used
+    parts = [f"samples {_ranges(again)} are used again"] if again else []
+    parts += [f"samples {_ranges(never)} are never used"] if never else []
+    return " and ".join(parts) or "the same samples come in another order"
+
+
+def _training_loader(steps: Sequence[Step]) -> str:
+    """Return the loader of which most steps have a batch: others are for validation."""
+    names = Counter(name for step in steps for name in set(step.loaders))
+    return names.most_common(1)[0][0] if names else ""
+
+
+def _batches(step: Step, loader: str) -> list[Any]:
+    if not step.loaders:
+        return step.samples
+    return [batch for batch, name in zip(step.samples, step.loaders, strict=True) if name == loader]
+
+
+def _flat(batches: Iterable[Any]) -> Iterable[Any]:
+    for batch in batches:
+        if isinstance(batch, list):
+            yield from (str(each) if isinstance(each, list) else each for each in batch)
+        else:
+            yield batch
+
+
+def _ranges(samples: Iterable[Any]) -> str:
+    """Return numbers as ranges, `0..63, 70`, and names as they are, shortened."""
+    numbers = sorted({each for each in samples if isinstance(each, int)})
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and found[-1][1] == number - 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    words = [str(low) if low == high else f"{low}..{high}" for low, high in found]
+    words += sorted(str(each)[:12] for each in samples if not isinstance(each, int))
+    return ", ".join(words[:SHOWN]) + (f" and {len(words) - SHOWN} more" if len(words) > SHOWN else "")
+
+
+def _reads(run: Run) -> list[str]:
+    paths = [path for attempts in run.attempts.values() for attempt in attempts[1:] for path in reversed(attempt.reads)]
+    return [f"read {path}" for path in paths]
+
+
+def _restore(run: Run) -> str:
+    """Return the line of the script that reads a checkpoint."""
+    return run.place(*_reads(run), "step")

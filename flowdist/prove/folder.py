@@ -1,0 +1,199 @@
+"""The folder of a run: a copy of the user's, in which the script works, and which each run finds as the first did.
+
+The user's own folder is never written. What the script writes and what the user's folder had there already, such as the
+checkpoints of an earlier training, is left out of the copy, so that every run begins anew.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from flowdist.prove.calls import Stop
+from flowdist.prove.history import Call
+
+COPIED_BYTES_MAX = 64 << 20  # of one entry of the folder; a larger one is linked
+LEFT_OUT = ("runs", "__pycache__", "node_modules")
+_IN_ALL = ("/dev/", "/proc/", "/sys/")
+
+
+class Outside(ValueError):
+    """Error: the script writes a file that is not in its folder, `path`, and which `prove` must not touch."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"the script writes {path}, which is outside of its folder")
+        self.path = path
+
+
+class Folder:
+    """A copy of the user's folder.
+
+    Args:
+        users: The user's folder.
+        copy: The folder to make.
+        own: A folder of `prove` itself, in which a run may write.
+        left_out: Entries of the user's folder that are known to be written by the script.
+    """
+
+    def __init__(self, users: Path, copy: Path, own: Path, left_out: Iterable[str] = ()) -> None:
+        self.users, self.path = users, copy
+        self._allowed = (
+            *(str(own), str(Path.home() / ".cache"), str(Path.home() / ".triton"), str(Path.home() / ".config")),
+        )
+        self.left_out = set(left_out)
+        self._written: set[str] = set()  # paths in the copy that a run has written
+        self._unsynced: set[str] = set()  # those whose content may be in memory only
+
+    def make(self) -> None:
+        """Copy the user's folder; large entries become links, which a run must not write through."""
+        if self.path.exists():
+            shutil.rmtree(self.path)
+        self.path.mkdir(parents=True)
+        self._written.clear()
+        for entry in sorted(self.users.iterdir()):
+            if entry.name.startswith(".") or entry.name in LEFT_OUT or (entry / "pyvenv.cfg").exists():
+                continue
+            self._copy(entry, self.path / entry.name)
+
+    def _copy(self, source: Path, target: Path) -> None:
+        name = str(source.relative_to(self.users))
+        if name in self.left_out:
+            return
+        if source.is_symlink() or not source.is_dir():
+            if source.is_symlink() or source.stat().st_size > COPIED_BYTES_MAX:
+                target.symlink_to(source)
+            else:
+                shutil.copy2(source, target)
+        elif not any(out.startswith(name + "/") for out in self.left_out) and _size(source) > COPIED_BYTES_MAX:
+            target.symlink_to(source)
+        else:
+            target.mkdir()
+            for entry in source.iterdir():
+                if entry.name != "__pycache__":
+                    self._copy(entry, target / entry.name)
+
+    def inside(self, path: str) -> str | None:
+        """Return a path relative to the copy; None for one elsewhere that a run may write, such as /dev/null.
+
+        Raises:
+            Outside: The path is one that `prove` must not touch.
+        """
+        if not path.startswith("/"):
+            return None  # a pipe, a socket
+        whole = self.resolved(path)
+        if whole.startswith(f"{self.path}/"):
+            return whole[len(str(self.path)) + 1 :]
+        parts = whole.split("/")
+        if whole.startswith((*_IN_ALL, "/memfd:", *self._allowed)) or "__pycache__" in parts:
+            return None
+        raise Outside(whole)
+
+    def changed(self, stop: Stop) -> tuple[str, str] | None:
+        """Return the files of the copy that a call changes, by their relative paths; None if it changes none.
+
+        Raises:
+            Outside: It changes one that `prove` must not touch.
+        """
+        path = self.inside(stop.path) or ""
+        target = "" if stop.call.startswith("symlink") else self.inside(stop.target) or ""
+        if stop.call.startswith("mkdir") and Path(stop.path).exists():
+            return None  # it fails
+        if stop.call.startswith(("unlink", "rmdir")) and not os.path.lexists(stop.path):
+            return None
+        return (path, target) if path or target else None
+
+    def resolved(self, path: str) -> str:
+        """Return a path without links above it, and without one at its end."""
+        head, tail = os.path.split(path)
+        whole = os.path.join(os.path.realpath(head), tail)  # noqa: PTH118
+        return os.path.realpath(whole) if os.path.islink(whole) else whole  # noqa: PTH114
+
+    def note_written(self, path: str) -> bool:
+        """Note that a run writes a path, relative to the copy; return whether the user's folder has it already.
+
+        The folder must be made anew then, without it.
+        """
+        self._written.add(path)
+        name = path
+        for parent in Path(path).parents:  # the folder of an earlier training goes as a whole, one with code does not
+            if str(parent) != "." and (self.users / parent).is_dir() and not any((self.users / parent).rglob("*.py")):
+                name = str(parent)
+        if (self.users / name).exists() and not any(name == out or name.startswith(out + "/") for out in self.left_out):
+            self.left_out.add(name)
+            return True
+        return False
+
+    def note_call(self, call: Call) -> None:
+        """Note what a call does to files that a loss of power would spoil, by the defaults of ext4.
+
+        A file that was not forced to the disk may be empty afterwards. A rename over a file that is there forces it
+        (`auto_da_alloc` in ext4(5)); a rename to a new name does not.
+        """
+        match call.kind:
+            case "write" | "truncate":
+                self._unsynced.add(call.path)
+            case "fsync":
+                self._unsynced.discard(call.path)
+            case "rename":
+                if call.path in self._unsynced and not (self.path / call.target).exists():
+                    self._unsynced.add(call.target)
+                else:
+                    self._unsynced.discard(call.target)
+                self._unsynced.discard(call.path)
+            case _:
+                pass
+
+    def lose_power(self) -> None:
+        """Empty the files that were not forced to the disk."""
+        for path in self._unsynced:
+            if (self.path / path).is_file():
+                os.truncate(self.path / path, 0)
+        self._unsynced.clear()
+
+    def is_written(self, path: str) -> bool:
+        """Return whether the run has written a path, relative to the copy."""
+        return path in self._written
+
+    def reset(self) -> None:
+        """Remove what runs have written since the copy was made."""
+        for path in sorted(self._written, key=lambda each: each.count("/")):
+            whole = self.path / path
+            top = next(
+                (part for part in [*list(reversed(Path(path).parents))[1:], Path(path)] if self._is_new(part)), None
+            )
+            if top is not None:
+                whole = self.path / top
+            if whole.is_dir() and not whole.is_symlink():
+                shutil.rmtree(whole)
+            else:
+                whole.unlink(missing_ok=True)
+        self._written.clear()
+        self._unsynced.clear()
+
+    def _is_new(self, path: Path) -> bool:
+        return not (self.users / path).exists() or str(path) in self.left_out
+
+    def files(self) -> dict[str, Path]:
+        """Return the files that the run has written and that are there, by their paths relative to the copy."""
+        found = {path: self.path / path for path in self._written}
+        return {name: path for name, path in sorted(found.items()) if path.is_file()}
+
+    def keep(self, target: Path) -> None:
+        """Copy what the run has left into another folder."""
+        if target.exists():
+            shutil.rmtree(target)
+        for name, path in self.files().items():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, target / name)
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for entry in folder.rglob("*"):
+        if not entry.is_symlink() and entry.is_file():
+            total += entry.stat().st_size
+            if total > COPIED_BYTES_MAX:
+                break
+    return total

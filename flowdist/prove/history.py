@@ -1,0 +1,109 @@
+"""Records of one run of a script: by worker and attempt, its steps, its file calls and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+Outcome = Literal["ended", "failed", "hung"]
+
+
+class Worker(NamedTuple):
+    """A worker of the job: its role and its rank in the world."""
+
+    role: str
+    rank: int
+
+    def __str__(self) -> str:
+        return f"{self.role}.{self.rank}"
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A step of an optimizer, as the worker told it.
+
+    `weights`, `optimizer` (its state), `rates`, `scale` (of gradient scalers) and `random` (by generator) are what the
+    step began from, `losses` and `gradients` what came of it. `samples` are the batches that were fetched since the
+    step before, each by one of the `loaders`. Digests are hexadecimal. `count` is how many steps the optimizer's own
+    state counts before it, `order` the number of the optimizer among the worker's.
+    """
+
+    order: int = 0
+    losses: list[str] = []
+    samples: list[Any] = []
+    loaders: list[str] = []
+    gradients: str = ""
+    weights: str = ""
+    optimizer: str = ""
+    rates: list[float | None] = []
+    scale: list[float] = []
+    random: dict[str, str] = {}
+    count: int | None = None
+
+
+class Call(NamedTuple):
+    """A file call of a worker, after `steps` steps of its attempt. Paths are relative to the folder of the run."""
+
+    name: str
+    path: str
+    target: str
+    size: int
+    steps: int
+
+    @property
+    def kind(self) -> str:
+        """Return what the call does, however the kernel spells it."""
+        for short in ("write", "open", "rename", "unlink", "sync", "truncate", "mkdir", "symlink", "link"):
+            if short in self.name:
+                return "fsync" if short == "sync" else short
+        return {"rmdir": "unlink", "creat": "open"}.get(self.name, self.name)
+
+    def named(self, name_of: Callable[[str], str]) -> Call:
+        """Return the call with other names for its files."""
+        return self._replace(path=name_of(self.path), target=name_of(self.target) if self.target else "")
+
+
+@dataclass(slots=True)
+class Attempt:
+    """Record of one attempt of a worker.
+
+    `reads` are the files of the run that it opened to read them, in order,
+    the first `restored` of them before its first step, `looked` those that it looked at before it
+    acted, `listed` the folders that it looked into.
+    `places` are lines of the script, by what they do: `write PATH`, `read PATH`, `loader`, `step`. `code` is its exit
+    code, None if it was killed, and `error` the last line about it. `done` is how many of the calls certainly happened.
+    """
+
+    steps: list[Step] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    done: int = 0
+    reads: list[str] = field(default_factory=list)
+    restored: int = 0
+    looked: list[str] = field(default_factory=list)
+    listed: list[str] = field(default_factory=list)
+    places: dict[str, str] = field(default_factory=dict)
+    code: int | None = None
+    error: str = ""
+
+
+@dataclass(slots=True)
+class Run:
+    """One run of the script, from its beginning with an empty folder to its end."""
+
+    attempts: dict[Worker, list[Attempt]] = field(default_factory=dict)
+    outcome: Outcome = "ended"
+    kills: int = 0  # how many of the planned kills came
+    seconds: float = 0.0
+
+    @property
+    def error(self) -> str:
+        """The error of the worker that failed last by itself; empty if none did."""
+        failed = [each.error for attempts in self.attempts.values() for each in attempts if each.code]
+        return failed[-1] if failed else ""
+
+    def place(self, *whats: str) -> str:
+        """Return the line of the script that did the first of these things that is known; empty if none is."""
+        attempts = [each for attempts in self.attempts.values() for each in reversed(attempts)]
+        return next((each.places[what] for what in whats for each in attempts if what in each.places), "")

@@ -1,0 +1,97 @@
+"""The worker's side of `flowdist prove`: it waits at the gate, is stopped at its file calls, and says what it does.
+
+`enter` is called in a worker that is about to act, before the user's script goes on. It says who it is, waits until the
+run may begin, installs the filter of `calls`, and has `recorder` watch. Messages are JSON, a line each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import os
+import re
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from flowdist.prove import calls
+from flowdist.prove.in_worker.prover_link import Prover
+
+VARIABLE = "FLOWDIST_GATE"  # `MODULE SOCKET`: what a worker calls before it acts, and what that connects to
+NAMES = ("FLOWDIST_REPLICA", "FLOWDIST_ROLE", "FLOWDIST_GENERATION", "RANK", "WORLD_SIZE", "MASTER_PORT")
+
+
+def enter(path: str, looked_at: list[str]) -> None:
+    """Wait at the gate of the prover's socket until this worker may begin, and have it watched from then on.
+
+    `looked_at` are files that the script has looked at before.
+    """
+    prover = Prover(path)
+    try:
+        told = prover.ask(kind="hello", pid=os.getpid(), **{name: os.environ.get(name, "") for name in NAMES})
+        os.environ.update(told["variables"])
+        try:
+            listener = calls.install()
+        except calls.Unsupported as error:
+            prover.ask(kind="unsupported", why=error.strerror)
+            return
+        prover.send_listener(listener)
+        os.close(listener)
+        from flowdist.prove.in_worker import recorder  # not before the script may begin
+
+        for each in looked_at:
+            if each.startswith(told["watched"] + "/"):
+                prover.tell(kind="looked", path=each)
+        recorder.watch(prover, told["watched"])
+        global _folder
+        _folder = told["watched"]
+        _note_exits()
+    except (OSError, KeyError, ValueError) as error:
+        print(f"flowdist prove: {type(error).__name__}: {error}", file=sys.stderr)
+        os._exit(1)
+
+
+def _note_exits() -> None:
+    """Note the code with which the script calls sys.exit."""
+    leaves = sys.exit
+
+    def exit(status: str | int | None = None, /) -> NoReturn:
+        _codes.append(status)
+        leaves(status)
+
+    sys.exit = exit
+
+
+def leave() -> None:
+    """End this worker, whose script has ended well, at once; do nothing if it is not sure that it has.
+
+    Its files are written out. What the interpreter would still do is to take all objects apart, which takes longer than
+    a restart.
+    """
+    if hasattr(sys, "last_value") or any(code not in (0, None) for code in _codes[-1:]) or _exits_otherwise(_folder):
+        return
+    for each in gc.get_objects():  # those of the template are frozen: it has no file that is written
+        if type(each) in _WRITERS and not each.closed:
+            with contextlib.suppress(OSError, ValueError):
+                each.flush()
+    os._exit(0)
+
+
+def _exits_otherwise(folder: str) -> bool:
+    """Return whether a module of the user may end the script with a code that `_codes` does not know."""
+    for module in list(sys.modules.values()):
+        path = getattr(module, "__file__", None)
+        if isinstance(path, str) and os.path.abspath(path).startswith(folder + "/"):  # noqa: PTH100  # as it was named
+            try:
+                if _ENDS.search(Path(path).read_bytes()):
+                    return True
+            except OSError:
+                return True
+    return False
+
+
+_WRITERS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+_ENDS = re.compile(rb"SystemExit|(?<![.\w])(exit|quit)\(")
+_codes: list[str | int | None] = []
+_folder = ""

@@ -1,0 +1,324 @@
+"""A lane: one job that never ends, in which the script is run again and again.
+
+The job is `flowdist torchrun` or `flowdist run` itself, with its controller, agent and warm workers. A run begins when
+its workers have come to the gate, and ends when they are held in front of their exit. Between two runs all workers are
+killed and the folder is reset, and flowdist restarts them as it does after any failure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from flowdist.errors import FlowdistError
+from flowdist.prove import calls
+from flowdist.prove.folder import Folder, Outside
+from flowdist.prove.history import Attempt, Call, Run, Step
+from flowdist.prove.in_worker.gate import VARIABLE
+from flowdist.prove.member import Member
+from flowdist.prove.points import Kill
+
+RETRIES = 2  # restarts of a run that follow a failure of the script itself
+LONGEST = 6  # times the limit without an event that a whole run may take
+_KILLED_S = 30.0
+_OUTPUT_LINES = 12
+_TURN_S = 0.5
+_DIE_WITH_PARENT = """import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 15)  # PR_SET_PDEATHSIG, SIGTERM
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+class Failed(FlowdistError):
+    """Error: the script cannot be proved, because the job did not start or ended."""
+
+
+class StartAgain(Exception):
+    """Exception: the folder has to be made anew, and the job with it. See `Folder.note_written`."""
+
+
+class Lane:
+    """One job, and the folder in which it works.
+
+    Args:
+        command: The command of the job, without what makes it wait at the gate.
+        folder: The folder, made already.
+        own: A folder for the lane's own files.
+        tasks: The roles whose workers end; None: all.
+    """
+
+    def __init__(self, command: list[str], folder: Folder, own: Path, tasks: frozenset[str] | None = None) -> None:
+        self.folder, self._own, self._tasks = folder, own, tasks
+        self.name_of: Callable[[str], str] = lambda path: path  # the name of a path that is the same in each run
+        self._run, self._kills = Run(), tuple[Kill, ...]()
+        self._members: set[Member] = set()
+        self._is_resetting = False
+        self._reset_s = 0.0  # when the folder was reset, in seconds since the machine's start
+        self._problem: Exception | None = None
+        (own / "tmp").mkdir(parents=True)
+        self._selector = selectors.DefaultSelector()
+        self._gate = socket.socket(socket.AF_UNIX)
+        self._gate.bind(str(own / "gate"))
+        self._gate.listen()
+        self._selector.register(self._gate, selectors.EVENT_READ, self._accept)
+        env = {**os.environ, VARIABLE: f"flowdist.prove.in_worker.gate {own / 'gate'}", "TMPDIR": str(own / "tmp")}
+        with (own / "output").open("wb") as output:
+            words = [sys.executable, "-c", _DIE_WITH_PARENT, *command]
+            self._job = subprocess.Popen(words, cwd=folder.path, env=env, stdout=output, stderr=subprocess.STDOUT)
+
+    def close(self) -> None:
+        """End the job at once, with all of its processes."""
+        for member in self._members:
+            member.kill()
+        self._job.send_signal(signal.SIGQUIT)
+        try:
+            self._job.wait(_KILLED_S)
+        except subprocess.TimeoutExpired:
+            self._job.kill()
+            self._job.wait()
+        for member in list(self._members):
+            self._forget(member)
+        self._selector.close()
+        self._gate.close()
+
+    @property
+    def output(self) -> str:
+        """Return the last lines that the job has written."""
+        lines = (self._own / "output").read_text(errors="replace").splitlines()
+        return "\n".join(lines[-_OUTPUT_LINES:])
+
+    def play(self, kills: Iterable[Kill] = (), *, within_s: float) -> Run:
+        """Run the script once, with these kills one after the other, and return what was seen.
+
+        A run hangs if nothing happens for `within_s` seconds, or if it takes `LONGEST` times as long.
+
+        Raises:
+            Failed: The job cannot go on.
+            StartAgain: The script writes what the user's folder has already.
+            Outside: The script writes a file that is not in its folder.
+        """
+        self._reset()
+        self._run, self._kills = Run(), tuple(kills)
+        began = heard = time.monotonic()
+        self._release()
+        while not self._is_over():
+            has_happened, now = self._turn(), time.monotonic()
+            heard = now if has_happened else heard
+            if now - heard > within_s or now - began > LONGEST * within_s:
+                self._run.outcome = "hung"
+                break
+        self._run.seconds = time.monotonic() - began
+        return self._run
+
+    def _is_over(self) -> bool:
+        """Return whether all workers that end are held at their ends, or the run has failed too often."""
+        if any(len(each) > self._run.kills + 1 + RETRIES for each in self._run.attempts.values()):
+            self._run.outcome = "failed"
+            return True
+        tasks = [member for member in self._members if self._is_task(member)]
+        return bool(tasks) and all(each.ends is not None and len(tasks) >= each.world_size for each in tasks)
+
+    def _is_task(self, member: Member) -> bool:
+        return self._tasks is None or member.worker.role in self._tasks
+
+    def _reset(self) -> None:
+        """Give the next run the folder as it was, and then kill all workers, and wait until they are gone.
+
+        In this order, since the next workers are forked at once, and look at files before they come to the gate.
+        """
+        old = set(self._members)
+        self._is_resetting = True
+        for member in old:
+            member.stop()
+        self.folder.reset()
+        self._reset_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+        for member in old:
+            member.kill()
+        limit = time.monotonic() + _KILLED_S
+        while self._members & old:
+            self._turn()
+            if time.monotonic() > limit:
+                raise Failed("a worker of the script cannot be killed", help="look for a process in state D: ps aux")
+        shutil.rmtree(self._own / "tmp", ignore_errors=True)
+        (self._own / "tmp").mkdir(exist_ok=True)
+        self._is_resetting = False
+
+    def _turn(self) -> bool:
+        """Handle what has happened, and return whether anything has."""
+        found = self._selector.select(_TURN_S)
+        for key, _ in found:
+            key.data()
+        if self._problem is not None:
+            raise self._problem
+        if self._job.poll() is not None:
+            raise Failed(f"the job has ended with exit code {self._job.returncode}:\n{self.output}")
+        return bool(found)
+
+    def _accept(self) -> None:
+        member = Member(self._gate.accept()[0])
+        self._members.add(member)
+        self._selector.register(member.link, selectors.EVENT_READ, lambda: self._hear(member))
+
+    def _hear(self, member: Member) -> None:
+        had_listener, messages = member.listener >= 0, member.hear()
+        if messages is None:
+            with contextlib.suppress(KeyError, ValueError):  # it is gone already
+                self._selector.unregister(member.link)
+            if member.pidfd < 0:
+                self._forget(member)
+            return
+        if member.listener >= 0 and not had_listener:
+            self._selector.register(member.listener, selectors.EVENT_READ, lambda: self._stopped(member))
+        for message in messages:
+            if member.attempt is None:
+                self._told_at_gate(member, message)
+            else:
+                self._told(member, member.attempt, message)
+
+    def _told_at_gate(self, member: Member, message: dict[str, Any]) -> None:
+        """Handle what a worker says before it may begin."""
+        if not member.introduce(message):
+            self._forget(member)
+            return
+        if member.began_s() < self._reset_s:
+            member.kill()  # it may have looked at what the run before has left
+        self._selector.register(member.pidfd, selectors.EVENT_READ, lambda: self._forget(member))
+        self._release()
+
+    def _told(self, member: Member, attempt: Attempt, message: dict[str, Any]) -> None:
+        """Handle what a worker says of what it does."""
+        match message.pop("kind"):
+            case "unsupported":
+                self._problem = Failed(message["why"], help="flowdist prove needs Linux 5.7 or newer, and seccomp")
+            case "step":
+                attempt.restored = attempt.restored if attempt.steps else len(attempt.reads)
+                attempt.steps.append(msgspec.convert(message, Step))
+                attempt.done = len(attempt.calls)
+                if not self._strikes(member, "step", lambda kill: kill.nth == len(attempt.steps)):
+                    member.say()
+            case "place":
+                what, _, path = message["what"].partition(" ")
+                attempt.places[f"{what} {self._relative(path)}" if path else what] = message["place"]
+            case "listed" | "looked" as kind:
+                (attempt.listed if kind == "listed" else attempt.looked).append(self._relative(message["path"]))
+            case "read":
+                if self.folder.is_written(os.path.relpath(message["path"], self.folder.path)):
+                    attempt.reads.append(self._relative(message["path"]))
+                if not self._strikes(member, "read", lambda kill: kill.nth == len(attempt.reads)):
+                    member.say()
+
+    def _relative(self, path: str) -> str:
+        return self.name_of(os.path.relpath(path, self.folder.path))
+
+    def _release(self) -> None:
+        """Let the workers of each world begin whose workers are all at the gate."""
+        if self._is_resetting:
+            return
+        worlds: dict[tuple[str, ...], list[Member]] = {}
+        for member in self._members:
+            if member.attempt is None and member.pidfd >= 0 and not member.is_killed:
+                worlds.setdefault(member.world, []).append(member)
+        for world in worlds.values():
+            if len(world) == world[0].world_size:
+                for member in sorted(world, key=lambda each: each.worker):
+                    self._begin(member)
+
+    def _begin(self, member: Member) -> None:
+        attempts = self._run.attempts.setdefault(member.worker, [])
+        member.attempt = Attempt()
+        attempts.append(member.attempt)
+        number = len(attempts)
+        variables = {"TORCHELASTIC_RESTART_COUNT": str(number - 1), "FLOWDIST_ATTEMPT": str(number)}
+        member.say(variables=variables, watched=str(self.folder.path))
+
+    def _stopped(self, member: Member) -> None:
+        """Handle a call in front of which a worker, or a child of it, waits."""
+        stop = calls.receive(member.listener) if member.listener >= 0 else None  # it was forgotten meanwhile
+        if stop is None or member.attempt is None:
+            return
+        if stop.call != calls.END and not stop.path.startswith("/"):
+            stop.go_on()
+            return
+        if stop.call == calls.END:
+            self._at_end(member, member.attempt, stop)
+            return
+        try:
+            paths = self.folder.changed(stop)
+            if paths and any(self.folder.note_written(path) for path in paths if path):
+                raise StartAgain
+        except (Outside, StartAgain) as problem:
+            self._problem = problem
+            member.kill()
+            return
+        if not paths or not self._changes(member, member.attempt, stop, *paths):
+            stop.go_on(is_watched=bool(paths))
+
+    def _changes(self, member: Member, attempt: Attempt, stop: calls.Stop, path: str, target: str) -> bool:
+        """Note a call that changes a file of the run; return whether a kill comes in its place."""
+        call = Call(stop.call, path, target, stop.size, len(attempt.steps))
+        attempt.done = len(attempt.calls)
+        attempt.calls.append(call.named(self.name_of))
+        if self._strikes(member, "call", lambda kill: kill.is_at(attempt.calls), stop):
+            return True
+        self.folder.note_call(call)
+        return False
+
+    def _strikes(
+        self, member: Member, on: str, is_here: Callable[[Kill], bool], stop: calls.Stop | None = None
+    ) -> bool:
+        """Carry out the next kill if it is to come here; return whether it did."""
+        run, attempt = self._run, member.attempt
+        kill = self._kills[run.kills] if run.kills < len(self._kills) else None
+        if kill is None or attempt is None or member.is_killed or (kill.worker, kill.on) != (member.worker, on):
+            return False
+        if run.attempts[member.worker][-1] is not attempt or not is_here(kill):
+            return False
+        run.kills += 1
+        if stop is not None and kill.when != "before":
+            self.folder.note_call(attempt.calls[-1])
+            stop.carry_out(0.5 if kill.when == "half" else 1.0)
+            attempt.done += kill.when == "after"
+        victims = [each for each in self._members if each.attempt is not None] if kill.all_ranks else [member]
+        if kill.power:
+            for each in victims:
+                each.stop()
+            self.folder.lose_power()
+        for each in victims:
+            each.kill()
+        return True
+
+    def _at_end(self, member: Member, attempt: Attempt, stop: calls.Stop) -> None:
+        """Hold a worker that ends well, and let others end."""
+        if not member.owns(stop.tid):
+            stop.go_on()
+            return
+        if self._strikes(member, "end", lambda _: True):
+            return
+        attempt.code, attempt.done = stop.size, len(attempt.calls)
+        if stop.size == 0 and self._is_task(member):
+            member.ends = stop
+            return
+        if stop.size:
+            attempt.error = member.last_words()
+        stop.go_on()
+
+    def _forget(self, member: Member) -> None:
+        """Forget a worker that has ended; those that waited for that may begin."""
+        self._members.discard(member)
+        for each in (member.pidfd, member.listener, member.link):
+            with contextlib.suppress(KeyError, ValueError):
+                self._selector.unregister(each)
+        member.close()
+        self._release()

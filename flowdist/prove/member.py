@@ -1,0 +1,120 @@
+"""A worker process as the lane sees it: its connection, its process, and the listener of its calls."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+from flowdist.prove import calls
+from flowdist.prove.history import Attempt, Worker
+from flowdist.runtime.worker_env.worker_errors import error_line
+
+_PACKET = 1 << 16
+_FILES_MAX = 4
+_STARTTIME = 19  # field of /proc/PID/stat, counted after the name; in ticks, rounded down
+
+
+class Member:
+    """A worker that has connected to the gate.
+
+    `attempt` is what it has done, None as long as it waits at the gate. `ends` is the call by which it would end, and
+    in front of which it is held.
+    """
+
+    def __init__(self, link: socket.socket) -> None:
+        self.link = link
+        self._received = b""
+        self.worker = Worker("", -1)
+        self.world: tuple[str, ...] = ()
+        self.world_size = 0
+        self._pid = 0
+        self.pidfd = self.listener = -1
+        self.attempt: Attempt | None = None
+        self.ends: calls.Stop | None = None
+        self.is_killed = False
+
+    def hear(self) -> list[dict[str, Any]] | None:
+        """Return the messages that have come; None if the worker has closed its connection.
+
+        The listener comes with the first message after the worker was released, and is kept as `listener`.
+        """
+        try:
+            data, files, _, _ = socket.recv_fds(self.link, _PACKET, _FILES_MAX)
+        except OSError:
+            return None
+        for fd in files:
+            self.listener = fd
+            calls.hasten(fd)
+        if not data:
+            return None
+        *lines, self._received = (self._received + data).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def say(self, **message: Any) -> None:
+        """Answer the worker, which waits."""
+        try:
+            self.link.sendall(json.dumps(message).encode() + b"\n")
+        except OSError:
+            return  # it was killed
+
+    def introduce(self, hello: dict[str, Any]) -> bool:
+        """Take what the worker says of itself; return whether it is still there."""
+        self._pid = hello["pid"]
+        self.worker = Worker(hello["FLOWDIST_ROLE"], int(hello["RANK"] or 0))
+        self.world = (hello["MASTER_PORT"], hello["FLOWDIST_GENERATION"])
+        self.world_size = int(hello["WORLD_SIZE"] or 1)
+        try:
+            self.pidfd = os.pidfd_open(self._pid)
+        except OSError:
+            return False
+        return True
+
+    def stop(self) -> None:
+        """Stop the worker with all of its processes; it is to be killed next."""
+        self._signal(signal.SIGSTOP)
+
+    def kill(self) -> None:
+        """Kill the worker with all of its processes."""
+        self.is_killed = True
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.pidfd >= 0:
+            with contextlib.suppress(OSError):
+                os.killpg(self._pid, number)
+
+    def began_s(self) -> float:
+        """Return when the process was forked, in seconds since the machine's start; infinity if it is gone."""
+        try:
+            fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return float("inf")
+        return (int(fields[_STARTTIME]) + 1) / os.sysconf("SC_CLK_TCK")
+
+    def owns(self, tid: int) -> bool:
+        """Return whether a thread is the worker's own, and not of a child."""
+        try:
+            lines = Path(f"/proc/{tid}/status").read_text().splitlines()
+        except OSError:
+            return False
+        return f"Tgid:\t{self._pid}" in lines
+
+    def last_words(self) -> str:
+        """Return the line about its error that the worker, which is about to end, has left."""
+        try:
+            return error_line(Path(f"/proc/{self._pid}/fd/2").readlink().parent)
+        except OSError:
+            return ""
+
+    def close(self) -> None:
+        """Close all descriptors."""
+        for fd in (self.pidfd, self.listener):
+            if fd >= 0:
+                os.close(fd)
+        self.pidfd = self.listener = -1
+        self.link.close()

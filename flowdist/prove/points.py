@@ -1,0 +1,178 @@
+"""The points at which a script is killed, and in which order they are tried: the most telling ones first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from flowdist.prove.history import Call, Run, Worker
+from flowdist.prove.watched import Place, Save, Watched
+
+On = Literal["call", "step", "read", "end"]
+When = Literal["before", "after", "half"]
+SAVES = 2  # so many saves have all of their calls tried
+_PATIENCE = 3  # calls of one kind on one file that are tried: the first, the last and one between
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """A kill of one worker, or of all, when one of them comes to a point.
+
+    `on` is what the point is: the `nth` call of `kind` on `path`, the `nth` step, the `nth` file that is read, or the
+    end. Of a call, `when` says whether it has happened: `half` is a write of which the first half has. With `power`
+    the machine loses its power, too: files that were not forced to the disk are empty.
+    """
+
+    worker: Worker
+    on: On
+    nth: int = 1
+    kind: str = ""
+    path: str = ""
+    when: When = "before"
+    all_ranks: bool = True
+    power: bool = False
+
+    def is_at(self, calls: Sequence[Call]) -> bool:
+        """Return whether the last of a worker's calls is the one of this kill."""
+        last = calls[-1]
+        if (last.kind, last.path) != (self.kind, self.path):
+            return False
+        return sum((call.kind, call.path) == (self.kind, self.path) for call in calls) == self.nth
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A run that is played: its kills, one after the other, under a name that stays the same.
+
+    `save` is the number of the save in which the first kill comes, from 1; 0: it comes elsewhere.
+    """
+
+    name: str
+    kills: tuple[Kill, ...]
+    save: int = 0
+
+
+def points(watched: Watched, killed: Run, between: int, first: Worker, *, power: bool) -> list[Point]:
+    """Return all points of a script, the most telling first.
+
+    Args:
+        watched: What the runs without a fault have shown.
+        killed: A run that was killed after step `between`, whose restart shows which files a restore reads.
+        between: The number of a step between the first two saves.
+        first: The worker whose steps count.
+        power: Whether the machine may lose its power, too.
+    """
+    tried = watched.saves[:SAVES]
+    found: list[Point] = []
+    at_calls = [list(_at_calls(watched, number, save)) for number, save in enumerate(tried, start=1)]
+    for of_save in reversed(at_calls):  # a save that has one before it shows more
+        found += of_save
+    found += _at_steps(watched, first)
+    found += _at_reads(killed, between, first)
+    for of_save in reversed(at_calls):
+        found += [_of_one(point) for point in of_save if point.kills[0].when == "before"]
+    found += _twice(at_calls, first)
+    if power:
+        found += [
+            _with_power(point) for of_save in reversed(at_calls) for point in of_save if point.kills[0].when != "half"
+        ]
+    names: dict[str, Point] = {}
+    for point in found:
+        names.setdefault(point.name, point)
+    return list(names.values())
+
+
+def _at_calls(watched: Watched, number: int, save: Save) -> Iterator[Point]:
+    """Yield the points before each call of a save, after its last, and in the middle of its largest writes."""
+    for worker in sorted({place.worker for place in save.places}):
+        calls = watched.first(worker).calls
+        mine = [place for place in save.places if place.worker == worker]
+        for place in _telling(mine, calls):
+            yield _point(number, place, calls, "before")
+        yield _point(number, mine[-1], calls, "after")
+        for place in _largest(mine, calls):
+            yield _point(number, place, calls, "half")
+
+
+def _telling(places: list[Place], calls: list[Call]) -> Iterator[Place]:
+    """Yield the calls to be tried: of many of one kind on one file the first, the middle one and the last."""
+    groups: dict[tuple[str, str], list[Place]] = {}
+    for place in places:
+        groups.setdefault((calls[place.at].kind, calls[place.at].path), []).append(place)
+    chosen: set[int] = set()
+    for group in groups.values():
+        some = group if len(group) <= _PATIENCE else [group[0], group[len(group) // 2], group[-1]]
+        chosen |= {place.at for place in some}
+    return (place for place in places if place.at in chosen)
+
+
+def _largest(places: list[Place], calls: list[Call]) -> Iterator[Place]:
+    """Yield the largest write of each file of a save."""
+    largest: dict[str, Place] = {}
+    for place in places:
+        call = calls[place.at]
+        if call.kind == "write" and call.size > 1:
+            known = largest.get(call.path)
+            if known is None or calls[known.at].size < call.size:
+                largest[call.path] = place
+    yield from largest.values()
+
+
+def _point(number: int, place: Place, calls: list[Call], when: When) -> Point:
+    call = calls[place.at]
+    nth = sum((each.kind, each.path) == (call.kind, call.path) for each in calls[: place.at + 1])
+    kill = Kill(place.worker, "call", nth, call.kind, call.path, when)
+    which = f"{call.kind}{nth if nth > 1 else ''}"
+    return Point(f"save{number}:{place.worker}:{which}:{call.path}:{when}", (kill,), number)
+
+
+def _at_steps(watched: Watched, worker: Worker) -> Iterator[Point]:
+    """Yield the points between saves, at the last step, and at the end."""
+    saves = [save.step for save in watched.saves]
+    for number, step in enumerate(saves[:SAVES], start=1):
+        following = saves[number] if number < len(saves) else watched.steps
+        if following - step > 1:
+            yield _step((step + following + 1) // 2, worker)
+    if saves and saves[0] > 1:
+        yield _step(saves[0] // 2 or 1, worker)
+    if watched.steps:
+        yield replace(_step(watched.steps, worker), name="last step")
+    yield Point("end", (Kill(worker, "end"),))
+
+
+def _step(nth: int, worker: Worker) -> Point:
+    return Point(f"step{nth}", (Kill(worker, "step", nth),))
+
+
+def _at_reads(killed: Run, between: int, first: Worker) -> Iterator[Point]:
+    """Yield the points at which a restore opens its files, after a kill at step `between`."""
+    for worker, attempts in sorted(killed.attempts.items()):
+        restored = attempts[1].reads[: attempts[1].restored or None] if len(attempts) > 1 else []
+        for nth, path in enumerate(restored, start=1):
+            kills = (Kill(first, "step", between), Kill(worker, "read", nth))
+            yield Point(f"restore:{worker}:read{nth}:{path}", kills)
+
+
+def _of_one(point: Point) -> Point:
+    """Return a point at which one worker alone is killed."""
+    return replace(point, name=f"{point.name}:one", kills=tuple(replace(kill, all_ranks=False) for kill in point.kills))
+
+
+def _with_power(point: Point) -> Point:
+    """Return a point at which the machine loses its power."""
+    return replace(point, name=f"{point.name}:power", kills=tuple(replace(kill, power=True) for kill in point.kills))
+
+
+def _twice(at_calls: list[list[Point]], worker: Worker) -> Iterator[Point]:
+    """Yield the points at which the job is killed twice in a row: in the same save, and at the same step."""
+    for of_save in reversed(at_calls):
+        for point in _some(of_save, lambda each: each.kills[0].when == "before"):
+            kill = point.kills[0]
+            yield Point(f"{point.name}:twice", (kill, replace(kill, nth=1, path=kill.path)), point.save)
+    yield Point("step1:twice", (Kill(worker, "step", 1), Kill(worker, "step", 1)))
+
+
+def _some(found: list[Point], fits: Callable[[Point], bool]) -> list[Point]:
+    fitting = [point for point in found if fits(point)]
+    return fitting[len(fitting) // 2 :: max(1, len(fitting) // 2)]

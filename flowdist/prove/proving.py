@@ -1,0 +1,290 @@
+"""A script proved: watched twice without a fault, killed at each of its points, and compared."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from flowdist.errors import FlowdistError
+from flowdist.prove.compare import Ends, Finding, findings
+from flowdist.prove.contents import first_difference
+from flowdist.prove.folder import Folder
+from flowdist.prove.history import Run, Step
+from flowdist.prove.lane import Lane, StartAgain
+from flowdist.prove.points import Kill, Point, points
+from flowdist.prove.watched import Names, Watched, keep_common, paths_of, saved_files
+
+AGAIN_MAX = 8  # times that the folder is made anew, because the script writes what was there
+WITHIN_S = 300.0  # without anything that happens, in the first run, which may compile and download
+WITHIN_LEAST_S, SLOWER = 20.0, 10  # in the others: at least so long, and so many times the whole first run
+
+
+class CannotProve(FlowdistError):
+    """Error: the script does not lend itself to be proved, or does not run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A point that was played, and what it has shown. `came` is False if the run ended before all of its kills."""
+
+    point: Point
+    findings: tuple[Finding, ...]
+    seconds: float
+    came: bool = True
+
+
+@dataclass(slots=True)
+class Proof:
+    """Result of proving a script."""
+
+    script: str
+    workers: int
+    watched: Watched
+    points: list[Point]
+    uneven: str = ""  # how two runs without a fault differ; empty: they do not
+    left_alone: tuple[str, ...] = ()  # entries of the user's folder that each run begins without
+    tried: list[Tried] = field(default_factory=list)
+    unsteady: list[tuple[Point, Finding]] = field(default_factory=list)  # found once, and not when it was tried again
+    skipped: int = 0  # points that the budget has left out
+    seconds: float = 0.0
+
+    @property
+    def found(self) -> list[tuple[Tried, Finding]]:
+        """Each finding once, with the first point that has shown it."""
+        known: dict[tuple[str, str], tuple[Tried, Finding]] = {}
+        for tried in self.tried:
+            for finding in tried.findings:
+                known.setdefault((finding.kind, finding.place), (tried, finding))
+        return list(known.values())
+
+    def is_new(self, finding: Finding) -> bool:
+        """Return whether no finding of this kind and place is known."""
+        return all((finding.kind, finding.place) != (each.kind, each.place) for _, each in self.found)
+
+
+class Prover:
+    """A script that is proved.
+
+    Args:
+        command: The command of the job, which runs in the copy of the user's folder.
+        script: The name of the script, as people call it.
+        users: The user's folder.
+        own: A folder for the runs.
+        tasks: The roles whose workers end; None: all.
+        role: The role whose workers are killed; None: those of all.
+        power: Whether the machine loses its power at some points.
+    """
+
+    def __init__(
+        self,
+        command: list[str],
+        script: str,
+        users: Path,
+        own: Path,
+        *,
+        tasks: frozenset[str] | None = None,
+        role: str | None = None,
+        power: bool = False,
+    ) -> None:
+        self._command, self._script, self._users, self._own = command, script, users, own
+        self._tasks, self._role, self._power = tasks, role, power
+        self._lanes: list[Lane] = []
+        self._left_out: set[str] = set()
+        self._name_of: Callable[[str], str] = str
+        self._changing: frozenset[str] = frozenset()  # files that differ between two runs without a fault
+        self._within_s = WITHIN_S
+
+    def close(self) -> None:
+        """End all jobs."""
+        for lane in self._lanes:
+            lane.close()
+
+    def watch(self, seen: Callable[[str], None] = lambda text: None) -> Proof:
+        """Run the script twice without a fault and once with a kill between two saves; return its points.
+
+        Args:
+            seen: Is called with what is done next, in words.
+
+        Raises:
+            CannotProve: The script does not run without a fault.
+        """
+        seen("a run without a fault")
+        clean, lane = self._first_run()
+        self._within_s = max(WITHIN_LEAST_S, SLOWER * clean.seconds)
+        lane.folder.keep(self._own / "kept")
+        seen("another one, to see what repeats itself")
+        other = _checked(lane, lane.play(within_s=self._within_s))
+        lane.folder.keep(self._own / "again")
+        lane.name_of = self._name_of = Names(paths_of(clean), paths_of(other))
+        for run in (clean, other):
+            _rename(run, self._name_of)
+        keep_common(clean, other)
+        between = _between(clean)
+        seen(f"one that is killed at step {between}, to see what a restart reads")
+        first = min(worker for worker in clean.attempts if self._tasks is None or worker.role in self._tasks)
+        kill = Kill(first, "step", between) if between else Kill(first, "end")
+        killed = lane.play([kill], within_s=self._within_s)
+        watched = Watched(clean, saved_files(clean, killed))
+        self._changing = frozenset(self._ends(watched, _files(self._own / "again")).differ)
+        found = points(watched, killed, between, first, power=self._power)
+        if self._role is not None:
+            found = [point for point in found if all(kill.worker.role == self._role for kill in point.kills)]
+        proof = Proof(self._script, len(clean.attempts), watched, found, _first_unequal(clean, other))
+        proof.left_alone = tuple(sorted(self._left_out))
+        return proof
+
+    def _first_run(self) -> tuple[Run, Lane]:
+        """Run the script in a copy of its folder without what it writes, which is known only when it has written."""
+        for _ in range(AGAIN_MAX):
+            lane = self._lane()
+            try:
+                return _checked(lane, lane.play(within_s=self._within_s)), lane
+            except StartAgain:
+                self._left_out |= lane.folder.left_out
+                lane.close()
+                self._lanes.remove(lane)
+        names = ", ".join(sorted(self._left_out))
+        raise CannotProve(f"the script writes too much of what its folder has already: {names}")
+
+    def _lane(self) -> Lane:
+        """Return a new lane, with a folder of its own."""
+        own = Path(tempfile.mkdtemp(prefix="lane", dir=self._own))
+        folder = Folder(self._users, own / "folder", self._own, self._left_out)
+        folder.make()
+        lane = Lane(self._command, folder, own, self._tasks)
+        lane.name_of = self._name_of
+        self._lanes.append(lane)
+        return lane
+
+    def play(
+        self, proof: Proof, chosen: Sequence[Point], goes_on: Callable[[Tried | None], bool], *, lanes: int = 1
+    ) -> None:
+        """Play points, and add them to the proof. What is found is played again, to be sure.
+
+        Args:
+            proof: The proof.
+            chosen: The points, in the order in which they begin.
+            goes_on: Is asked before the first point, and after each with what it has shown; False ends it.
+            lanes: How many points are played at once.
+        """
+        began, left, lock = time.monotonic(), deque(chosen), threading.Lock()
+        is_on = goes_on(None)
+
+        def play_on(lane: Lane | None) -> None:
+            nonlocal is_on
+            own = lane or self._lane()
+            try:
+                while True:
+                    with lock:
+                        if not is_on or not left:
+                            return
+                        point = left.popleft()
+                    tried, unsteady = self._sure(own, proof, point)
+                    with lock:
+                        proof.tried.append(tried)
+                        proof.unsteady += unsteady
+                        is_on = goes_on(tried) and is_on
+            finally:
+                if lane is None:  # a lane ends with the thread that has begun it
+                    own.close()
+                    self._lanes.remove(own)
+
+        if lanes == 1:
+            play_on(self._lanes[0])
+        else:
+            with ThreadPoolExecutor(lanes) as pool:
+                for played in [pool.submit(play_on, None) for _ in range(min(lanes, len(left)))]:
+                    played.result()
+        proof.skipped = len(left)
+        proof.seconds += time.monotonic() - began
+
+    def _sure(self, lane: Lane, proof: Proof, point: Point) -> tuple[Tried, list[tuple[Point, Finding]]]:
+        """Play a point, and again if something new is found; return what was found twice, and what only once."""
+        tried = self._tried(lane, proof, point)
+        if not any(proof.is_new(finding) for finding in tried.findings):
+            return tried, []
+        again = {finding.kind for finding in self._tried(lane, proof, point).findings}
+        once = [(point, finding) for finding in tried.findings if finding.kind not in again]
+        return replace(tried, findings=tuple(each for each in tried.findings if each.kind in again)), once
+
+    def _tried(self, lane: Lane, proof: Proof, point: Point) -> Tried:
+        """Play a point once."""
+        try:
+            run = lane.play(point.kills, within_s=self._within_s)
+        except StartAgain:
+            names = ", ".join(sorted(lane.folder.left_out - self._left_out))
+            raise CannotProve(f"after a kill the script writes {names}, which your folder has already") from None
+        ends = self._ends(proof.watched, lane.folder.files()) if run.outcome == "ended" else Ends({})
+        shown = findings(proof.watched, run, point, ends, exact=not proof.uneven) if run.kills else []
+        return Tried(point, tuple(shown), run.seconds, run.kills == len(point.kills))
+
+    def _ends(self, watched: Watched, files: Mapping[str, Path]) -> Ends:
+        """Compare what a run has left, of what a restart reads, with what the run without a fault has."""
+        kept = _files(self._own / "kept")
+        now = {name: path for name, path in files.items() if watched.is_saved(self._name_of(name))}
+        differ: dict[str, str] = {}
+        for name, path in kept.items():
+            if self._name_of(name) != name or not watched.is_saved(name) or name in self._changing:
+                continue
+            entry = first_difference(path, now[name]) if name in now else "it"
+            if entry:
+                differ[name] = entry
+        return Ends(differ, tuple(sorted(set(now) - set(kept))))
+
+
+def _checked(lane: Lane, run: Run) -> Run:
+    """Return a run without a fault; raise CannotProve if it did not end well."""
+    if run.outcome == "hung":
+        raise CannotProve(f"without any fault, the script hangs:\n{lane.output}")
+    if run.outcome != "ended" or any(len(attempts) > 1 for attempts in run.attempts.values()):
+        raise CannotProve(f"without any fault, the script fails: {run.error}\n{lane.output}")
+    return run
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    return {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def _rename(run: Run, name_of: Callable[[str], str]) -> None:
+    for attempts in run.attempts.values():
+        for attempt in attempts:
+            attempt.calls = [call.named(name_of) for call in attempt.calls]
+
+
+def _between(clean: Run) -> int:
+    """Return a step between the first two steps after which files were written; 0 if the script takes no steps."""
+    steps = sorted({call.steps for attempts in clean.attempts.values() for call in attempts[0].calls} - {0})
+    total = max((len(attempts[0].steps) for attempts in clean.attempts.values()), default=0)
+    apart = [step for at, step in enumerate(steps) if at == 0 or step > steps[at - 1] + 1]
+    if len(apart) > 1:
+        return apart[1]
+    return min(total, (apart[0] + total + 1) // 2) if apart else total
+
+
+def _first_unequal(one: Run, other: Run) -> str:
+    """Return the first thing by which two runs without a fault differ; empty if they are equal."""
+    for worker, attempts in sorted(one.attempts.items()):
+        steps, others = attempts[0].steps, other.attempts[worker][0].steps if worker in other.attempts else []
+        if len(steps) != len(others):
+            return f"rank {worker.rank} takes {len(steps)} steps and {len(others)}"
+        for number, (step, again) in enumerate(zip(steps, others, strict=True), start=1):
+            if what := _unequal(step, again):
+                return f"{what} of rank {worker.rank} at step {number}"
+    return ""
+
+
+def _unequal(step: Step, again: Step) -> str:
+    named = {
+        "weights": "the weights before the first operation",
+        "samples": "the samples",
+        "losses": "the loss",
+        "gradients": "the gradients",
+        "rates": "the learning rate",
+    }
+    return next((text for name, text in named.items() if getattr(step, name) != getattr(again, name)), "")

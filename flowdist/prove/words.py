@@ -1,0 +1,117 @@
+"""A proof in words, and as JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from flowdist.prove.compare import Finding
+from flowdist.prove.proving import Proof, Tried
+
+
+def opening(proof: Proof) -> str:
+    """Return the line that says what the script does."""
+    saves = len(proof.watched.saves)
+    calls = len(proof.watched.saves[0].places) if proof.watched.saves else 0
+    steps = proof.watched.steps
+    parts = [f"{proof.workers} worker{'s' * (proof.workers != 1)}"]
+    parts.append(f"{steps} steps" if steps else "no step of an optimizer was seen")
+    parts.append(f"{saves} saves of {calls} file calls" if saves else "no file is written that a restart reads")
+    return f"{proof.script}: {', '.join(parts)}: {len(proof.points)} points"
+
+
+def notes(proof: Proof) -> Iterator[str]:
+    """Yield what a user has to know before the points are tried."""
+    for name in proof.left_alone:
+        yield f"{name} of your folder is left alone: each run begins without it"
+    if proof.uneven:
+        yield (
+            f"two runs without a fault are not equal: {proof.uneven}; values are not compared, "
+            "only samples, files and how the job ends (seed every generator for more)"
+        )
+    if not proof.watched.saved:
+        yield "a restart reads nothing of what the script has written"
+    if proof.watched.steps and not any(
+        step.samples for step in next(iter(proof.watched.clean.attempts.values()))[0].steps
+    ):
+        yield "no DataLoader of torch is used: which samples a step uses is not seen, only what comes of them"
+
+
+def of_finding(finding: Finding, again: str) -> list[str]:
+    """Return the lines of a finding; `again` is the command that shows it again."""
+    place = f" ({finding.place})" if finding.place else ""
+    return [
+        f"FOUND  {finding.kind}: {finding.text}{place}",
+        f"       help: {finding.help}",
+        f"       again: {again}",
+    ]
+
+
+def unsteady(proof: Proof) -> Iterator[str]:
+    """Yield what was found once, and not when the same point was played again."""
+    for point, finding in proof.unsteady:
+        yield f"seen once, and not again at {point.name}: {finding.kind}: {finding.text}"
+
+
+def verdict(proof: Proof) -> str:
+    """Return the last line: how many points were tried and what came of them."""
+    count = len(proof.tried)
+    missed = sum(not tried.came for tried in proof.tried)
+    bad = sum(bool(tried.findings) for tried in proof.tried)
+    text = f"{count} points tried in {proof.seconds:.0f} s: "
+    text += f"{len(proof.found)} found, at {bad} points" if bad else "nothing found"
+    if missed:
+        text += f"; {missed} not reached, because the run went another way"
+    if proof.skipped:
+        text += f"; {proof.skipped} left out"
+    return text
+
+
+def fine(proof: Proof) -> str:
+    """Return which kinds of points have shown nothing, with how many there were."""
+    kinds: Counter[str] = Counter()
+    for tried in proof.tried:
+        kinds[_kind(tried)] += 1
+    bad = {_kind(tried) for tried in proof.tried if tried.findings}
+    good = [f"{kind} ({count})" for kind, count in kinds.items() if kind not in bad]
+    return f"ok     {', '.join(good)}" if good else ""
+
+
+def _kind(tried: Tried) -> str:
+    name = tried.point.name
+    for word in ("twice", "one"):
+        if name.endswith(f":{word}"):
+            return {"twice": "twice in a row", "one": "one rank alone in a save"}[word]
+    return {"save": "all ranks in a save", "step": "between saves", "rest": "in a restore", "last": "last step"}.get(
+        name[:4], "at the end"
+    )
+
+
+def as_dict(proof: Proof) -> dict[str, Any]:
+    """Return a proof for --json."""
+    return {
+        "script": proof.script,
+        "workers": proof.workers,
+        "steps": proof.watched.steps,
+        "saves": [{"step": save.step, "calls": len(save.places)} for save in proof.watched.saves],
+        "saved": sorted(proof.watched.saved),
+        "uneven": proof.uneven,
+        "left_alone": list(proof.left_alone),
+        "points": len(proof.points),
+        "skipped": proof.skipped,
+        "unsteady": [{**finding._asdict(), "point": point.name} for point, finding in proof.unsteady],
+        "seconds": round(proof.seconds, 3),
+        "found": [
+            {**finding._asdict(), "help": finding.help, "point": tried.point.name} for tried, finding in proof.found
+        ],
+        "tried": [
+            {
+                "point": tried.point.name,
+                "came": tried.came,
+                "seconds": round(tried.seconds, 3),
+                "found": [finding.kind for finding in tried.findings],
+            }
+            for tried in proof.tried
+        ],
+    }

@@ -1,0 +1,150 @@
+"""`python -m tests.prove [NAME ...] [--every N] [--write FILE]`: right scripts are green, and planted bugs are found.
+
+The scripts and bugs of `scripts/` were written by someone who had not seen the code of `flowdist prove`. A right script
+has to show nothing at all of its points, and all but one in twenty of the bugs have to be found, each with a cause that
+`CAUSES` takes for its kind. Without names all are tried.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.prove.scripts import planted
+
+SCRIPTS = Path(__file__).parent / "scripts"
+RIGHT = sorted(path.name for path in SCRIPTS.glob("*.py") if path.name not in ("planted.py", "__init__.py"))
+MISSED_MAX = 0.05
+CAUSES = {  # which kinds of findings name a kind of bug
+    "samples": {"data again", "steps"},
+    "rng-python": {"random numbers", "data again"},
+    "rng-numpy": {"random numbers", "data again"},
+    "rng-torch": {"random numbers", "data again"},
+    "schedule": {"schedule"},
+    "scaler": {"scaler", "the end", "losses", "weights"},
+    "ema": {"the end"},
+    "best": {"the end"},
+    "torn-save": {"torn save", "error", "lost save"},
+    "removed-early": {"lost save", "torn save"},
+    "rank0-only": {"random numbers", "data again", "optimizer", "weights", "losses"},
+    "early-ack": {"torn save", "error", "lost save", "weights", "optimizer", "the end"},
+    "newest-not-complete": {"torn save", "error", "lost save", "weights", "optimizer"},
+    "off-by-one": {"steps", "data again", "schedule", "optimizer", "weights"},
+    "optimizer-state": {"optimizer"},
+    "weights": {"weights", "lost save"},
+    "leftovers": {"leftovers"},
+    "no-resume": {"lost save", "no resume"},
+}
+
+
+class Row(NamedTuple):
+    """A script that was proved: what was wanted of it, and what was found."""
+
+    name: str
+    wanted: str
+    found: str
+    place: str
+    point: str
+    tried: int
+    seconds: float
+    is_good: bool
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*", help="of scripts and bugs, or how they begin")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="try each N-th bug only")
+    parser.add_argument("--write", metavar="FILE", help="write the table into a page")
+    options = parser.parse_args()
+    rows = []
+    for name in RIGHT:
+        if not options.names or name in options.names:
+            rows.append(shown(right(name)))
+    bugs = [bug for bug in planted.BUGS if not options.names or bug[0].startswith(tuple(options.names))]
+    for bug in bugs[:: options.every]:
+        rows.append(shown(wrong(*bug)))
+    false_alarms = [row for row in rows if not row.wanted and not row.is_good]
+    missed = [row for row in rows if row.wanted and not row.is_good]
+    count = sum(bool(row.wanted) for row in rows)
+    print(f"{len(rows) - count - len(false_alarms)} of {len(rows) - count} right scripts are green; "
+          f"{count - len(missed)} of {count} bugs are found by their cause")  # fmt: skip
+    if options.write:
+        Path(options.write).write_text(page(rows))
+    sys.exit(bool(false_alarms) or len(missed) > MISSED_MAX * count)
+
+
+def shown(row: Row) -> Row:
+    mark = "ok    " if row.is_good else "WRONG "
+    print(f"{mark} {row.name}: {row.wanted or 'right'}: {row.found or 'nothing'} {row.place} "
+          f"[{row.tried} points, {row.seconds:.0f} s]", flush=True)  # fmt: skip
+    return row
+
+
+def right(name: str) -> Row:
+    """Prove a right script at all of its points."""
+    answer, seconds = proved(name, (SCRIPTS / name).read_text())
+    found = [*answer["found"], *([{"kind": "uneven", "place": "", "point": ""}] if answer["uneven"] else [])]
+    return _row(name, "", found, answer, seconds, is_good=not found)
+
+
+def wrong(name: str, script: str, kind: str, replacements: list[tuple[str, str]], where: str) -> Row:
+    """Prove a script with a bug until something is found."""
+    text = planted.buggy(script, replacements)
+    answer, seconds = proved(script, text, "--fail-fast")
+    found = answer["found"]
+    return _row(name, kind, found, answer, seconds, is_good=bool(found) and found[0]["kind"] in CAUSES[kind])
+
+
+def _row(
+    name: str, wanted: str, found: list[dict[str, Any]], answer: dict[str, Any], seconds: float, *, is_good: bool
+) -> Row:
+    first = found[0] if found else {"kind": "", "place": "", "point": ""}
+    return Row(name, wanted, first["kind"], first["place"], first["point"], len(answer["tried"]), seconds, is_good)
+
+
+def proved(script: str, text: str, *options: str) -> tuple[dict[str, Any], float]:
+    """Return what `flowdist prove --json` says of a script, and how many seconds it took."""
+    with tempfile.TemporaryDirectory() as folder:
+        for each in SCRIPTS.glob("*.py"):
+            if each.name not in ("planted.py", "__init__.py"):
+                shutil.copy(each, folder)
+        (Path(folder) / script).write_text(text)
+        words = [sys.executable, "-m", "flowdist", "prove", script, "--json", *options]
+        began = time.monotonic()
+        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+        seconds = time.monotonic() - began
+    answer: dict[str, Any] = json.loads(done.stdout or "{}")
+    if "found" not in answer:
+        answer |= {"found": [{"kind": "not proved", "place": done.stdout + done.stderr, "point": ""}], "tried": []}
+        answer["uneven"] = ""
+    return answer, seconds
+
+
+def page(rows: list[Row]) -> str:
+    """Return the table as a page."""
+    lines = [
+        "# Proof of proofs",
+        "",
+        "`python -m tests.prove --write evidence/prove.md` writes this page. Each script has two workers. A right one",
+        "is killed at all of its points, one with a bug until something is found.",
+        "",
+        "| script | its bug | found | where | points tried | seconds |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {row.name} | {row.wanted or '-'} | {row.found or 'nothing'}{'' if row.is_good else ' (wrong)'} "
+        f"| {row.place} | {row.tried} | {row.seconds:.0f} |"
+        for row in rows
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""What a run with a kill shows, by made-up runs: each cause is named, and a right run shows nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowdist.prove.compare import HELP, Ends, Finding, began_at, findings, reached_save
+from flowdist.prove.history import Attempt, Run
+from tests.prove.histories import EVERY, KILL, POINT, RANKS, STEPS, attempt, resumed, save, step, watched
+
+NOTHING = Ends({})
+
+
+def shown(run: Run, ends: Ends = NOTHING) -> list[str]:
+    return [finding.kind for finding in findings(watched(), run, POINT, ends)]
+
+
+def changed(run: Run, from_step: int, **changes: object) -> Run:
+    """Change all steps of the last attempts from a step on, counted in the whole run."""
+    for attempts in run.attempts.values():
+        last = attempts[-1]
+        begun = STEPS - len(last.steps)
+        last.steps = [
+            msgspec.structs.replace(each, **changes) if begun + at >= from_step else each
+            for at, each in enumerate(last.steps)
+        ]
+    return run
+
+
+@given(st.integers(1, STEPS - 1), st.data())
+def test_a_run_that_resumes_from_its_last_save_shows_nothing(killed_after: int, data: st.DataObject) -> None:
+    begun = data.draw(
+        st.sampled_from([each for each in range(killed_after + 1) if each >= killed_after // EVERY * EVERY])
+    )
+    assert shown(resumed(begun, killed_after=killed_after)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"weights": "other"}, "weights"),
+        ({"optimizer": "other", "gradients": "other"}, "optimizer"),
+        ({"rates": [0.7]}, "schedule"),
+        ({"scale": [1.0]}, "scaler"),
+        ({"samples": [[0, 1, 2, 3]]}, "data again"),
+        ({"random": {"torch": "other", "python": "p"}, "losses": ["7.0"]}, "random numbers"),
+        ({"losses": ["7.0"]}, "losses"),
+    ],
+)
+def test_what_was_not_restored_is_named(changes: dict[str, object], kind: str) -> None:
+    assert shown(resumed(8, **changes)) == [kind]
+
+
+def test_a_generator_that_nobody_draws_from_is_no_finding() -> None:
+    assert shown(resumed(8, random={"torch": "other"})) == []
+
+
+def test_the_first_step_that_differs_is_named() -> None:
+    (finding,) = findings(watched(), changed(resumed(8), 10, losses=["7.0"]), POINT, NOTHING)
+    assert (finding.kind, finding.step) == ("losses", 11)
+
+
+def test_a_cause_on_one_rank_explains_what_differs_on_the_other() -> None:
+    """Its gradients come to all: rank 0, whose generator is right, has other losses, too."""
+    run = resumed(8, losses=["7.0"], gradients="other")
+    last = run.attempts[RANKS[1]][1]
+    last.steps = [msgspec.structs.replace(each, random={"torch": "other", "python": "p"}) for each in last.steps]
+    assert shown(run) == ["random numbers"]
+
+
+def test_samples_that_are_used_again_and_never_are_named_as_ranges() -> None:
+    run = resumed(8)
+    for worker, (_, last) in run.attempts.items():
+        last.steps = [
+            msgspec.structs.replace(each, samples=step(at, worker.rank).samples) for at, each in enumerate(last.steps)
+        ]
+    (finding,) = findings(watched(), run, POINT, NOTHING)
+    assert finding.kind == "data again"
+    assert "samples 0..3, 8..11, 16..19, 24..27 are used again and samples 64..67, 72..75" in finding.text
+
+
+def test_a_save_that_was_complete_and_is_not_resumed_from_is_lost() -> None:
+    (finding,) = findings(watched(), resumed(4), POINT, NOTHING)
+    assert finding.kind == "lost save" and "the save of step 8 was complete" in finding.text
+
+
+def test_a_save_that_may_be_incomplete_need_not_be_resumed_from() -> None:
+    """The kill came in front of the last call of the save of step 8."""
+    run = resumed(4, killed_after=8)
+    run.attempts[RANKS[0]][0].done -= 1
+    assert shown(run) == []
+    assert reached_save(watched(), run) == 4
+
+
+def test_a_script_that_reads_nothing_does_not_resume() -> None:
+    script = replace(watched(), saved=frozenset())
+    assert reached_save(script, resumed(0)) == 0
+    run = resumed(0)
+    assert [each.kind for each in findings(script, run, POINT, NOTHING)] == []
+
+
+def test_one_step_too_many_is_named() -> None:
+    run = resumed(8)
+    for attempts in run.attempts.values():
+        attempts[1].steps = attempts[1].steps[:-1]
+    assert shown(run) == ["steps"]
+
+
+def test_a_job_that_was_done_already_need_not_step_again() -> None:
+    run = resumed(STEPS, killed_after=STEPS)
+    assert shown(run) == []
+    early = Run({worker: [attempt(worker.rank, 0, 9), Attempt()] for worker in RANKS}, kills=1)
+    assert shown(early) == ["steps"]
+
+
+def test_a_job_that_cannot_resume_says_with_which_error_and_where_it_wrote() -> None:
+    run = resumed(8)
+    run.outcome = "failed"
+    run.attempts[RANKS[0]][1].code, run.attempts[RANKS[0]][1].error = 1, "EOFError: Ran out of input"
+    run.attempts[RANKS[0]][0].places["write ckpt/12.tmp"] = "train.py:88"
+    (finding,) = findings(watched(), run, POINT, NOTHING)
+    assert finding == Finding("torn save", "the job cannot resume: EOFError: Ran out of input", "train.py:88")
+    run.outcome = "hung"
+    assert shown(run) == ["hang"]
+
+
+def test_an_entry_that_differs_at_the_end_is_named_if_nothing_before_does() -> None:
+    ends = Ends({"ckpt/12.pt": "['ema']['0.weight']"})
+    (finding,) = findings(watched(), resumed(8), POINT, ends)
+    assert finding.text == "ckpt/12.pt: ['ema']['0.weight'] differs at the end"
+    assert shown(resumed(8, weights="other"), ends) == ["weights"]
+    assert findings(watched(), resumed(8), POINT, ends, exact=False) == []
+
+
+def test_files_that_pile_up_are_found_by_two_kills() -> None:
+    twice = replace(POINT, kills=(KILL, KILL))
+    ends = Ends({}, ("ckpt/a.tmp", "ckpt/b.tmp"))
+    assert [each.kind for each in findings(watched(), resumed(8), twice, ends)] == ["leftovers"]
+    assert findings(watched(), resumed(8), twice, Ends({}, ("ckpt/a.tmp",))) == []
+
+
+@given(st.integers(0, STEPS - 1), st.integers(0, STEPS))
+def test_where_an_attempt_began_is_found_whatever_is_expected(begun: int, expected: int) -> None:
+    clean = [step(number, 0) for number in range(STEPS)]
+    assert began_at(clean, clean[begun:], expected) == begun
+
+
+@pytest.mark.parametrize("lost", ["weights", "optimizer", "samples", "random", "count"])
+def test_where_an_attempt_began_is_found_if_one_thing_was_not_restored(lost: str) -> None:
+    clean = [step(number, 0) for number in range(STEPS)]
+    first = msgspec.structs.replace(clean[8], **{lost: getattr(clean[0], lost)})
+    assert began_at(clean, [first, *clean[9:]], 8) == 8
+
+
+def test_without_equal_runs_the_samples_are_compared_all_the_same() -> None:
+    run = resumed(8, samples=[[0, 1, 2, 3]], losses=["7.0"])
+    assert [each.kind for each in findings(watched(), run, POINT, NOTHING, exact=False)] == ["data again"]
+    assert findings(watched(), resumed(8, losses=["7.0"]), POINT, NOTHING, exact=False) == []
+
+
+def test_each_kind_has_help() -> None:
+    for kind in HELP:
+        assert Finding(kind, "").help
+
+
+def test_calls_of_a_save_are_told_apart_by_their_file() -> None:
+    assert len(save(4)) == 4 and [each.step for each in watched().saves] == [4, 8, 12]

@@ -1,0 +1,100 @@
+"""Which points a script has, and that each is found again by its name."""
+
+from __future__ import annotations
+
+from flowdist.prove.history import Attempt, Call, Run
+from flowdist.prove.points import Kill, points
+from flowdist.prove.watched import Names, Watched, keep_common, saved_files
+from tests.prove.histories import RANKS, STEPS, resumed, save, watched
+
+
+def names(**settings: bool) -> list[str]:
+    return [
+        point.name
+        for point in points(watched(), resumed(4, killed_after=8), 8, RANKS[0], **{"power": False, **settings})
+    ]
+
+
+def test_each_call_of_two_saves_is_a_point_and_names_are_unique() -> None:
+    found = names()
+    assert len(found) == len(set(found))
+    for save_number, after in ((1, 4), (2, 8)):
+        for kind in ("open", "write", "fsync", "rename"):
+            assert f"save{save_number}:default.0:{kind}:ckpt/{after}.tmp:before" in found
+        assert f"save{save_number}:default.0:rename:ckpt/{after}.tmp:after" in found
+        assert f"save{save_number}:default.0:write:ckpt/{after}.tmp:half" in found
+    assert not any("save3" in name for name in found)
+
+
+def test_the_second_save_comes_first_since_it_has_one_to_lose() -> None:
+    found = names()
+    assert found[0].startswith("save2") and found.index("save1:default.0:open:ckpt/4.tmp:before") > 4
+
+
+def test_steps_the_end_restores_one_rank_and_two_kills_are_points() -> None:
+    found = names()
+    assert {"last step", "end", "step6", "step10"} <= set(found)
+    assert "restore:default.1:read1:ckpt/4.pt" in found
+    assert "save2:default.0:rename:ckpt/8.tmp:before:one" in found
+    assert any(name.endswith(":twice") for name in found)
+
+
+def test_a_loss_of_power_is_a_point_only_if_it_is_asked_for() -> None:
+    assert not any("power" in name for name in names())
+    assert "save2:default.0:rename:ckpt/8.tmp:after:power" in names(power=True)
+
+
+def test_of_many_writes_to_one_file_three_are_points() -> None:
+    run = watched().clean
+    writes = [Call("write", "ckpt/8.tmp", "", 10 + at, 8) for at in range(50)]
+    run.attempts[RANKS[0]][0].calls = [*save(4), *writes]
+    script = Watched(run, frozenset({"ckpt"}))
+    found = [point.name for point in points(script, resumed(4, killed_after=8), 8, RANKS[0], power=False)]
+    assert [name for name in found if name.startswith("save2") and name.endswith(":before")] == [
+        f"save2:default.0:write{nth}:ckpt/8.tmp:before" for nth in ("", "26", "50")
+    ]
+
+
+def test_a_kill_is_at_the_nth_call_of_its_kind_on_its_file() -> None:
+    kill = Kill(RANKS[0], "call", 2, "write", "a")
+    calls = [Call("write", "a", "", 1, 0), Call("pwrite64", "b", "", 1, 0), Call("writev", "a", "", 1, 0)]
+    assert [kill.is_at(calls[: count + 1]) for count in range(3)] == [False, False, True]
+
+
+def test_names_of_changing_files_keep_what_two_runs_have_in_common() -> None:
+    name_of = Names({"ckpt/step_8/tmpab1.tmp", "ckpt/last.pt"}, {"ckpt/step_8/tmpxy2.tmp", "ckpt/last.pt"})
+    assert name_of("ckpt/step_8/tmpzz9.tmp") == "ckpt/step_8/*.tmp"
+    assert name_of("ckpt/last.pt") == "ckpt/last.pt"
+
+
+def test_what_a_restart_reads_is_saved_and_a_log_is_not() -> None:
+    killed = resumed(4, killed_after=8)
+    clean = watched().clean
+    clean.attempts[RANKS[0]][0].calls.append(Call("write", "logs/out.txt", "", 9, 4))
+    clean.attempts[RANKS[0]][0].calls.append(Call("write", "log.txt", "", 9, 4))
+    script = Watched(clean, saved_files(clean, killed))
+    assert script.saved == {"ckpt"}
+    assert not script.is_saved("logs/out.txt") and not script.is_saved("log.txt") and script.is_saved("ckpt/4.pt")
+
+
+def test_a_file_beside_the_script_is_saved_with_its_temporary_name() -> None:
+    calls = [Call("write", "new", "", 9, 4), Call("rename", "new", "last.pt", 0, 4), Call("write", "log", "", 9, 4)]
+    clean = Run({RANKS[0]: [Attempt(calls=calls)]})
+    killed = Run({RANKS[0]: [Attempt(calls=calls), Attempt(reads=["last.pt"])]})
+    assert saved_files(clean, killed) == {"last.pt", "new"}
+
+
+def test_saves_after_neighbouring_steps_are_one_and_a_save_at_each_step_is_one_each() -> None:
+    clean = watched().clean
+    clean.attempts[RANKS[0]][0].calls = [*save(4), *(call._replace(steps=5) for call in save(4)), *save(8)]
+    assert [each.step for each in Watched(clean, frozenset({"ckpt"})).saves] == [4, 8]
+    clean.attempts[RANKS[0]][0].calls = [call for after in range(1, STEPS) for call in save(after)]
+    assert [each.step for each in Watched(clean, frozenset({"ckpt"})).saves] == list(range(1, STEPS))
+
+
+def test_a_call_that_another_run_does_not_have_is_no_point() -> None:
+    """Two ranks make one folder: whoever comes first."""
+    made = Call("mkdir", "ckpt", "", 0, 0)
+    one = Run({RANKS[0]: [Attempt(calls=[made, *save(4)])], RANKS[1]: [Attempt(calls=save(8))]})
+    keep_common(one, Run({RANKS[0]: [Attempt(calls=save(4))], RANKS[1]: [Attempt(calls=[made, *save(8)])]}))
+    assert [attempts[0].calls for attempts in one.attempts.values()] == [save(4), save(8)]

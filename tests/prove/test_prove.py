@@ -1,0 +1,123 @@
+"""`flowdist prove` on real processes: a small script without torch, right and wrong in several ways."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowdist.testing import prove
+
+pytestmark = pytest.mark.real
+
+# Each of two workers draws numbers, sums them up, and saves: the sum is the model.
+SCRIPT = """import json, os, random
+import flowdist.worker as worker
+
+rank = int(os.environ["RANK"])
+random.seed(rank)
+begun, total = 0, 0.0
+if os.path.exists(f"out/{rank}.json"):
+    begun, total, state = json.load(open(f"out/{rank}.json"))
+    random.setstate((state[0], tuple(state[1]), state[2]))
+os.makedirs("out", exist_ok=True)
+for step in range(begun, 12):
+    total += random.random()
+    worker.progress(step + 1)
+    if (step + 1) % 4 == 0:
+        with open(f"out/{rank}.new", "w") as file:
+            json.dump([step + 1, total, random.getstate()], file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(f"out/{rank}.new", f"out/{rank}.json")
+"""
+
+
+def planted(folder: Path, *replacements: tuple[str, str]) -> Path:
+    """Write the script with some of its text replaced, and return its folder."""
+    text = SCRIPT
+    for old, new in replacements:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    (folder / "train.py").write_text(text)
+    return folder
+
+
+def proved(folder: Path, *options: str) -> dict[str, Any]:
+    """Return what `flowdist prove --json` says of the script."""
+    words = [sys.executable, "-m", "flowdist", "prove", "train.py", "--json", *options]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+    answer: dict[str, Any] = json.loads(done.stdout or "{}")
+    if "found" in answer:
+        assert done.returncode == (3 if answer["found"] else 0), done.stderr
+    else:
+        assert done.returncode == 2, done.stderr
+    return answer
+
+
+def test_a_right_script_shows_nothing_and_the_users_folder_is_left_alone(tmp_path: Path) -> None:
+    planted(tmp_path)
+    (tmp_path / "out").mkdir()
+    old = json.dumps([8, 3.5, random.Random(7).getstate()])
+    (tmp_path / "out/0.json").write_text(old)  # the result of an earlier training
+    answer = proved(tmp_path)
+    assert answer["found"] == [] and answer["left_alone"] == ["out"] and answer["saved"] == ["out"]
+    assert [save["step"] for save in answer["saves"]] == [4, 8, 12]
+    assert all(tried["came"] for tried in answer["tried"]) and len(answer["tried"]) > 25
+    assert sorted(os.listdir(tmp_path)) == ["out", "train.py"]  # noqa: PTH208
+    assert (tmp_path / "out/0.json").read_text() == old
+
+
+def test_a_save_in_place_is_torn_by_the_first_kill_in_it_and_the_line_is_named(tmp_path: Path) -> None:
+    planted(
+        tmp_path,
+        ('open(f"out/{rank}.new", "w")', 'open(f"out/{rank}.json", "w")'),
+        ("        os.replace(", "        ("),
+    )
+    with pytest.raises(AssertionError, match=r"torn save: the job cannot resume: .*JSONDecodeError.* \(train.py:\d+\)"):
+        prove("train.py", folder=tmp_path, budget="20s")
+    again = proved(tmp_path, "--fail-fast")["found"][0]
+    assert again["place"] == f"train.py:{1 + SCRIPT[: SCRIPT.index('with open')].count(chr(10))}"
+    one = proved(tmp_path, "--only", again["point"])
+    assert [found["kind"] for found in one["found"]] == ["torn save"] and len(one["tried"]) == 1
+
+
+def test_a_value_that_was_not_restored_is_named_by_its_place_in_the_file(tmp_path: Path) -> None:
+    answer = proved(planted(tmp_path, ("begun, total, state = json", "begun, _, state = json")), "--fail-fast")
+    (found,) = answer["found"]
+    assert found["kind"] == "the end" and found["text"] == "out/0.json: [1] differs at the end"
+
+
+def test_a_script_that_writes_elsewhere_is_refused_before_it_has(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    planted(
+        folder, ('os.makedirs("out", exist_ok=True)', f'os.makedirs("out", exist_ok=True); open("{elsewhere}/x", "w")')
+    )
+    (problem,) = proved(folder)["problems"]
+    assert f"writes {elsewhere}/x, which is outside of its folder" in problem["message"]
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_script_that_fails_without_a_fault_is_refused_with_its_error(tmp_path: Path) -> None:
+    planted(tmp_path, ("begun, total = 0, 0.0", "begun, total = 0, 1 / 0"))
+    (problem,) = proved(tmp_path)["problems"]
+    assert "without any fault, the script fails: ZeroDivisionError" in problem["message"]
+
+
+def test_a_file_that_differs_without_a_fault_is_not_compared(tmp_path: Path) -> None:
+    answer = proved(planted(tmp_path, ("random.seed(rank)", "random.seed()")), "--budget", "3s")
+    assert answer["found"] == [] and answer["uneven"] == ""  # steps without torch show no values
+
+
+def test_without_a_restore_it_says_that_nothing_is_read(tmp_path: Path) -> None:
+    answer = proved(planted(tmp_path, ('os.path.exists(f"out/{rank}.json")', "False")), "--budget", "5s")
+    assert answer["saved"] == []
