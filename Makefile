@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 # Each process of a test would compile all of flowdist anew where this is set.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all test-rest test-lab frameworks newest oracle test-late chaos witnesses gpu trust mutants mutated docs docs-serve package check check-static coverage format bench soak clean
+.PHONY: demo test test-all test-rest test-lab frameworks prove newest oracle test-late chaos witnesses gpu trust mutants mutated docs docs-serve package check check-static coverage format bench soak clean
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit("flowdist needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
@@ -65,6 +65,12 @@ TIMES ?= 1
 
 frameworks: $(VENV)/.frameworks  ## those of docs/frameworks.md: a worker of each is killed, and it ends as without a kill
 	TIMES=$(TIMES) $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/frameworks
+
+PROVE ?=
+EVERY ?= 1
+
+prove: $(VENV)/.frameworks  ## right scripts are green at all of their points, and bugs that somebody has planted are found
+	$(BIN)/python -m tests.prove $(PROVE) --every $(EVERY)
 
 NEWEST := .venv-newest
 NEWEST_PYTHON := $(NEWEST)/bin/python
@@ -164,6 +170,7 @@ bench: $(VENV)/.dev  ## every benchmark, with its peer in the same run
 	$(BIN)/python benchmarks/torchrun_restart.py
 	$(BIN)/python benchmarks/recovery.py --slow-trials 3
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/proof.py
 
 MINUTES ?= 30
 SEED ?= 1

@@ -198,12 +198,24 @@ def _difference(clean: Sequence[Step], steps: Sequence[Step], begun: int, run: R
     again = _samples(clean, steps, begun)
     causes = _causes(clean[begun], steps[0])
     for offset, (step, other) in enumerate(zip(steps, clean[begun:], strict=False)):
-        if again or any(getattr(step, name) != getattr(other, name) for name in _OUTCOMES):
+        if again or not _same_losses(step, other, is_first=offset == 0) or _outcome(step) != _outcome(other):
             return _named(clean, steps, begun, begun + offset + 1, causes or _causes(other, step), again, run)
     return None
 
 
-_OUTCOMES = ("losses", "gradients", "weights", "rates", "scale")
+def _same_losses(step: Step, clean: Step, *, is_first: bool) -> bool:
+    """Return whether a step has the losses of the run without a kill.
+
+    The first one of an attempt may lack some: of steps that a gradient scaler has skipped, or of a validation.
+    """
+    if not is_first:
+        return step.losses == clean.losses
+    count = min(len(step.losses), len(clean.losses))
+    return step.losses[len(step.losses) - count :] == clean.losses[len(clean.losses) - count :]
+
+
+def _outcome(step: Step) -> tuple[object, ...]:
+    return step.gradients, step.weights, step.rates, step.scale
 
 
 def _causes(clean: Step, step: Step) -> list[str]:

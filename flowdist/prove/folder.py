@@ -43,6 +43,7 @@ class Folder:
             *(str(own), str(Path.home() / ".cache"), str(Path.home() / ".triton"), str(Path.home() / ".config")),
         )
         self.left_out = set(left_out)
+        self.ready_made: frozenset[str] = frozenset()  # folders that are there, and empty, when a run begins
         self._written: set[str] = set()  # paths in the copy that a run has written
         self._unsynced: set[str] = set()  # those whose content may be in memory only
 
@@ -169,6 +170,8 @@ class Folder:
                 shutil.rmtree(whole)
             else:
                 whole.unlink(missing_ok=True)
+        for path in self.ready_made:
+            (self.path / path).mkdir(parents=True, exist_ok=True)
         self._written.clear()
         self._unsynced.clear()
 

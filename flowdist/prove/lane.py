@@ -67,6 +67,8 @@ class Lane:
         self._is_resetting = False
         self._reset_s = 0.0  # when the folder was reset, in seconds since the machine's start
         self._problem: Exception | None = None
+        self._is_first = True  # no worker has begun yet
+        self._in_tmp: set[str] = set()  # entries of the temporary folder that stay
         (own / "tmp").mkdir(parents=True)
         self._selector = selectors.DefaultSelector()
         self._gate = socket.socket(socket.AF_UNIX)
@@ -151,9 +153,18 @@ class Lane:
             self._turn()
             if time.monotonic() > limit:
                 raise Failed("a worker of the script cannot be killed", help="look for a process in state D: ps aux")
-        shutil.rmtree(self._own / "tmp", ignore_errors=True)
-        (self._own / "tmp").mkdir(exist_ok=True)
+        self._empty_tmp()
         self._is_resetting = False
+
+    def _empty_tmp(self) -> None:
+        """Remove what runs have left in the temporary folder, but for what was there before the first has begun.
+
+        What the script makes in front of its split has to stay, else its workers cannot be forked from there.
+        """
+        for entry in (self._own / "tmp").iterdir():
+            if entry.name not in self._in_tmp:
+                with contextlib.suppress(OSError):
+                    (shutil.rmtree if entry.is_dir() and not entry.is_symlink() else os.unlink)(entry)
 
     def _turn(self) -> bool:
         """Handle what has happened, and return whether anything has."""
@@ -195,6 +206,8 @@ class Lane:
         if member.began_s() < self._reset_s:
             member.kill()  # it may have looked at what the run before has left
         self._selector.register(member.pidfd, selectors.EVENT_READ, lambda: self._forget(member))
+        if self._is_first:
+            self._in_tmp |= set(os.listdir(self._own / "tmp"))  # noqa: PTH208
         self._release()
 
     def _told(self, member: Member, attempt: Attempt, message: dict[str, Any]) -> None:
@@ -241,6 +254,7 @@ class Lane:
         attempts.append(member.attempt)
         number = len(attempts)
         variables = {"TORCHELASTIC_RESTART_COUNT": str(number - 1), "FLOWDIST_ATTEMPT": str(number)}
+        self._is_first = False
         member.say(variables=variables, watched=str(self.folder.path))
 
     def _stopped(self, member: Member) -> None:

@@ -18,7 +18,7 @@ from flowdist.prove.folder import Folder
 from flowdist.prove.history import Run, Step
 from flowdist.prove.lane import Lane, StartAgain
 from flowdist.prove.points import Kill, Point, points
-from flowdist.prove.watched import Names, Watched, keep_common, paths_of, saved_files
+from flowdist.prove.watched import Names, Watched, keep_common, made_at_first, paths_of, saved_files
 
 AGAIN_MAX = 8  # times that the folder is made anew, because the script writes what was there
 WITHIN_S = 300.0  # without anything that happens, in the first run, which may compile and download
@@ -96,6 +96,7 @@ class Prover:
         self._tasks, self._role, self._power = tasks, role, power
         self._lanes: list[Lane] = []
         self._left_out: set[str] = set()
+        self._ready_made: frozenset[str] = frozenset()
         self._name_of: Callable[[str], str] = str
         self._changing: frozenset[str] = frozenset()  # files that differ between two runs without a fault
         self._within_s = WITHIN_S
@@ -118,6 +119,7 @@ class Prover:
         clean, lane = self._first_run()
         self._within_s = max(WITHIN_LEAST_S, SLOWER * clean.seconds)
         lane.folder.keep(self._own / "kept")
+        lane.folder.ready_made = self._ready_made = made_at_first(clean)
         seen("another one, to see what repeats itself")
         other = _checked(lane, lane.play(within_s=self._within_s))
         lane.folder.keep(self._own / "again")
@@ -157,6 +159,8 @@ class Prover:
         own = Path(tempfile.mkdtemp(prefix="lane", dir=self._own))
         folder = Folder(self._users, own / "folder", self._own, self._left_out)
         folder.make()
+        folder.ready_made = self._ready_made
+        folder.reset()
         lane = Lane(self._command, folder, own, self._tasks)
         lane.name_of = self._name_of
         self._lanes.append(lane)

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
+import msgspec
+
 from flowdist.prove.history import Attempt, Call, Run, Worker
 
 
@@ -38,7 +40,11 @@ def _any(part: str) -> str:
 
 
 def keep_common(run: Run, other: Run) -> None:
-    """Take those calls out of a run that another one without a fault does not have: ranks race for a folder, say."""
+    """Take out of a run what another one without a fault does not have.
+
+    These are calls, where ranks race for a folder, and generators that nobody has seeded.
+    """
+    _keep_seeded(run, other)
     for worker, attempts in run.attempts.items():
         theirs = other.attempts.get(worker)
         left = Counter((call.kind, call.path) for call in theirs[0].calls) if theirs else Counter[tuple[str, str]]()
@@ -48,6 +54,33 @@ def keep_common(run: Run, other: Run) -> None:
                 left[call.kind, call.path] -= 1
                 kept.append(call)
         attempts[0].calls = kept
+
+
+def _keep_seeded(run: Run, other: Run) -> None:
+    for worker, attempts in run.attempts.items():
+        steps = attempts[0].steps
+        theirs = other.attempts[worker][0].steps if worker in other.attempts else []
+        changing = {
+            name
+            for step, again in zip(steps, theirs, strict=False)
+            for name, state in step.random.items()
+            if again.random.get(name) != state
+        }
+        if changing:
+            attempts[0].steps = [
+                msgspec.structs.replace(step, random={n: s for n, s in step.random.items() if n not in changing})
+                for step in steps
+            ]
+
+
+def made_at_first(run: Run) -> frozenset[str]:
+    """Return the folders that a run makes before its first step.
+
+    If each run finds them, empty, a script that looks for its folder before its ranks part finds the same in a restart,
+    and in the run after that: it need not be run anew up to its split each time.
+    """
+    calls = [call for attempts in run.attempts.values() for call in attempts[0].calls]
+    return frozenset(call.path for call in calls if call.kind == "mkdir" and call.steps == 0)
 
 
 def paths_of(run: Run) -> set[str]:

@@ -170,3 +170,14 @@ def test_each_kind_has_help() -> None:
 
 def test_calls_of_a_save_are_told_apart_by_their_file() -> None:
     assert len(save(4)) == 4 and [each.step for each in watched().saves] == [4, 8, 12]
+
+
+def test_the_first_step_of_an_attempt_may_lack_the_losses_of_steps_that_were_skipped() -> None:
+    """A scaler skips the optimizer's step 9 once: the run without a kill has two losses before it."""
+    script = watched()
+    for attempts in script.clean.attempts.values():
+        attempts[0].steps[8] = msgspec.structs.replace(
+            attempts[0].steps[8], losses=["9.0", *attempts[0].steps[8].losses]
+        )
+    assert findings(script, resumed(8), POINT, NOTHING) == []
+    assert [each.kind for each in findings(script, resumed(8, losses=["9.0"]), POINT, NOTHING)] == ["losses"]

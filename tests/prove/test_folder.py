@@ -84,3 +84,13 @@ def test_without_power_a_file_that_was_not_forced_to_the_disk_is_empty(folder: F
     over = save("over", "open", "write", "rename")
     folder.lose_power()
     assert [(folder.path / name).read_text() for name in (plain, synced, over)] == ["", "new", "new"]
+
+
+def test_folders_that_are_ready_made_are_there_and_empty_after_a_reset(folder: Folder) -> None:
+    folder.ready_made = frozenset({"out"})
+    folder.note_written("out")
+    folder.note_written("out/a.pt")
+    (folder.path / "out").mkdir()
+    (folder.path / "out/a.pt").write_text("new")
+    folder.reset()
+    assert list((folder.path / "out").iterdir()) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from flowdist.prove.history import Attempt, Call, Run
 from flowdist.prove.points import Kill, points
 from flowdist.prove.watched import Names, Watched, keep_common, saved_files
@@ -98,3 +100,12 @@ def test_a_call_that_another_run_does_not_have_is_no_point() -> None:
     one = Run({RANKS[0]: [Attempt(calls=[made, *save(4)])], RANKS[1]: [Attempt(calls=save(8))]})
     keep_common(one, Run({RANKS[0]: [Attempt(calls=save(4))], RANKS[1]: [Attempt(calls=[made, *save(8)])]}))
     assert [attempts[0].calls for attempts in one.attempts.values()] == [save(4), save(8)]
+
+
+def test_a_generator_that_nobody_seeds_is_not_compared() -> None:
+    one, other = watched().clean, watched().clean
+    steps = other.attempts[RANKS[0]][0].steps
+    steps[3] = msgspec.structs.replace(steps[3], random={**steps[3].random, "python": "other"})
+    keep_common(one, other)
+    assert {tuple(step.random) for step in one.attempts[RANKS[0]][0].steps} == {("torch",)}
+    assert {tuple(step.random) for step in one.attempts[RANKS[1]][0].steps} == {("torch", "python")}
