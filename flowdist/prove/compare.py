@@ -128,8 +128,21 @@ def reached_save(watched: Watched, run: Run) -> int:
             )
             if done < wanted:
                 return reached
-        reached = save.step
+        reached = max(0, save.step - watched.lag)
     return reached
+
+
+def lag_of(watched: Watched, killed: Run) -> int:
+    """Return by how many steps a restart is behind the last save before a kill, if that is less than a save takes."""
+    reached = reached_save(watched, killed)
+    later = [save.step for save in watched.saves if save.step > reached]
+    begun = [
+        began_at(watched.first(worker).steps, attempts[-1].steps, reached)
+        for worker, attempts in killed.attempts.items()
+        if worker in watched.clean.attempts and len(attempts) > 1 and attempts[-1].steps and watched.first(worker).steps
+    ]
+    behind = reached - min(begun, default=reached)
+    return behind if later and 0 < behind < later[0] - reached else 0
 
 
 def _nth(attempt: Attempt, index: int) -> int:

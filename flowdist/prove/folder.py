@@ -179,9 +179,10 @@ class Folder:
         return not (self.users / path).exists() or str(path) in self.left_out
 
     def files(self) -> dict[str, Path]:
-        """Return the files that the run has written and that are there, by their paths relative to the copy."""
-        found = {path: self.path / path for path in self._written}
-        return {name: path for name, path in sorted(found.items()) if path.is_file()}
+        """Return the files that the run has left, also those in folders, by their paths relative to the copy."""
+        written = [self.path / path for path in self._written]
+        found = {each for path in written for each in (path.rglob("*") if path.is_dir() else [path]) if each.is_file()}
+        return {str(path.relative_to(self.path)): path for path in sorted(found)}
 
     def keep(self, target: Path) -> None:
         """Copy what the run has left into another folder."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flowdist.errors import FlowdistError
-from flowdist.prove.compare import Ends, Finding, findings
+from flowdist.prove.compare import Ends, Finding, findings, lag_of
 from flowdist.prove.contents import first_difference
 from flowdist.prove.folder import Folder
 from flowdist.prove.history import Run, Step
@@ -133,6 +133,7 @@ class Prover:
         kill = Kill(first, "step", between) if between else Kill(first, "end")
         killed = lane.play([kill], within_s=self._within_s)
         watched = Watched(clean, saved_files(clean, killed))
+        watched.lag = lag_of(watched, killed)
         self._changing = frozenset(self._ends(watched, _files(self._own / "again")).differ)
         found = points(watched, killed, between, first, power=self._power)
         if self._role is not None:

@@ -108,12 +108,14 @@ class Save:
 class Watched:
     """Knowledge of a script from its runs without a fault, and from one that was killed between two saves.
 
-    `saved` are the files and folders that a restart reads. Of a folder, all that is in it counts.
+    `saved` are the files and folders that a restart reads. Of a folder, all that is in it counts. `lag` is by how many
+    steps a save is behind the step after which its calls come, as one in the background is.
     """
 
     clean: Run
     saved: frozenset[str]
     saves: list[Save] = field(default_factory=list)
+    lag: int = 0
 
     def __post_init__(self) -> None:
         self.saves = _saves(self.clean, self)

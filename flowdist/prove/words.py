@@ -32,9 +32,8 @@ def notes(proof: Proof) -> Iterator[str]:
         )
     if not proof.watched.saved:
         yield "a restart reads nothing of what the script has written"
-    if proof.watched.steps and not any(
-        step.samples for step in next(iter(proof.watched.clean.attempts.values()))[0].steps
-    ):
+    steps = [step for attempts in proof.watched.clean.attempts.values() for step in attempts[0].steps]
+    if any(step.gradients for step in steps) and not any(step.samples for step in steps):
         yield "no DataLoader of torch is used: which samples a step uses is not seen, only what comes of them"
 
 

@@ -23,7 +23,7 @@ SCRIPTS = Path(__file__).parent / "scripts"
 RIGHT = sorted(path.name for path in SCRIPTS.glob("*.py") if path.name not in ("planted.py", "__init__.py"))
 MISSED_MAX = 0.05
 CAUSES = {  # which kinds of findings name a kind of bug
-    "samples": {"data again", "steps"},
+    "samples": {"data again", "steps", "losses"},
     "rng-python": {"random numbers", "data again"},
     "rng-numpy": {"random numbers", "data again"},
     "rng-torch": {"random numbers", "data again"},
@@ -31,7 +31,7 @@ CAUSES = {  # which kinds of findings name a kind of bug
     "scaler": {"scaler", "the end", "losses", "weights"},
     "ema": {"the end"},
     "best": {"the end"},
-    "torn-save": {"torn save", "error", "lost save"},
+    "torn-save": {"torn save", "error", "lost save", "weights", "optimizer"},
     "removed-early": {"lost save", "torn save"},
     "rank0-only": {"random numbers", "data again", "optimizer", "weights", "losses"},
     "early-ack": {"torn save", "error", "lost save", "weights", "optimizer", "the end"},

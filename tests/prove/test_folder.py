@@ -94,3 +94,13 @@ def test_folders_that_are_ready_made_are_there_and_empty_after_a_reset(folder: F
     (folder.path / "out/a.pt").write_text("new")
     folder.reset()
     assert list((folder.path / "out").iterdir()) == []
+
+
+def test_what_a_renamed_folder_holds_is_left_by_the_run(folder: Folder) -> None:
+    for path in ("out/new", "out/new/a.pt", "out/step_8"):
+        folder.note_written(path)
+    (folder.path / "out/step_8").mkdir(parents=True)
+    (folder.path / "out/step_8/a.pt").write_text("new")
+    assert list(folder.files()) == ["out/step_8/a.pt"]
+    folder.keep(folder.path.parent / "kept")
+    assert (folder.path.parent / "kept/out/step_8/a.pt").read_text() == "new"

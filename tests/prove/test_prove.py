@@ -121,3 +121,15 @@ def test_a_file_that_differs_without_a_fault_is_not_compared(tmp_path: Path) -> 
 def test_without_a_restore_it_says_that_nothing_is_read(tmp_path: Path) -> None:
     answer = proved(planted(tmp_path, ('os.path.exists(f"out/{rank}.json")', "False")), "--budget", "5s")
     assert answer["saved"] == []
+
+
+def test_a_script_that_fails_before_it_does_anything_else_is_seen(tmp_path: Path) -> None:
+    """It reads half a file in front of the split of its ranks: its worker never begins to act."""
+    planted(
+        tmp_path,
+        ('rank = int(os.environ["RANK"])', "rank = 0"),
+        ('open(f"out/{rank}.new", "w")', 'open(f"out/{rank}.json", "w")'),
+        ("        os.replace(", "        ("),
+    )
+    (found,) = proved(tmp_path, "--procs", "1", "--only", "save2:default.0:write2:out/0.json:before")["found"]
+    assert found["kind"] == "torn save" and "JSONDecodeError" in found["text"]

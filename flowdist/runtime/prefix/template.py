@@ -107,6 +107,7 @@ class Prefix:
         """Split at the end of a script that has not done so before; in a worker, let the last collection see all."""
         self._watch.split(ENDS[0])
         self._late.end_guard()
+        self._pass_gate()  # it has not acted, as one that fails at once
         if self._gate is not None:
             self._gate.leave()
         gc.unfreeze()  # else extensions such as nanobind's count the objects of imports as leaked
@@ -202,9 +203,17 @@ class Prefix:
         self._handled.end()
         self._output.close()
         self._link.close()
-        if gate := os.environ.get("FLOWDIST_GATE"):
+        self._pass_gate()
+
+    def _pass_gate(self) -> None:
+        """Have this worker wait until it may act, and be watched, if somebody has set a gate: see `prove.in_worker`."""
+        gate = os.environ.get("FLOWDIST_GATE")
+        if gate and self._is_worker and self._gate is None:
+            import importlib  # not before the script has begun
+
             module, path = gate.split(" ", 1)
-            self._gate = _enter(module, path, watch.observations.files())
+            self._gate = importlib.import_module(module)
+            self._gate.enter(path, self._watch.observations.files())
 
     def _leave_template(self, why: str) -> Start | None:
         """Fork a template of this rank, and return None. In a worker that the template forks later, return its request.
@@ -367,15 +376,6 @@ class Prefix:
         posix.waitid(posix.P_PID, pid, posix.WEXITED | posix.WNOWAIT)
         _kill_group(pid, SIGKILL)  # the leader is a zombie: the group is still its own
         self._link.send("ended", id, posix.waitstatus_to_exitcode(posix.waitpid(pid, 0)[1]))
-
-
-def _enter(module: str, path: str, looked_at: list[str]) -> Any:
-    """Have a worker that is about to act wait until it may, and be watched; return the gate: see `prove.in_worker`."""
-    import importlib  # not before the script has begun
-
-    gate = importlib.import_module(module)
-    gate.enter(path, looked_at)
-    return gate
 
 
 def _fork_worker(start: Start, link: Link) -> int:
