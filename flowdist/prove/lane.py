@@ -260,6 +260,9 @@ class Lane:
     def _stopped(self, member: Member) -> None:
         """Handle a call in front of which a worker, or a child of it, waits."""
         stop = calls.receive(member.listener) if member.listener >= 0 else None  # it was forgotten meanwhile
+        if stop is None and member.is_killed and member.listener >= 0:
+            with contextlib.suppress(KeyError):  # it hangs up again and again until the process is gone
+                self._selector.unregister(member.listener)
         if stop is None or member.attempt is None:
             return
         if stop.call != calls.END and not stop.path.startswith("/"):

@@ -86,6 +86,8 @@ def _exits_otherwise(folder: str) -> bool:
             try:
                 if _ENDS.search(Path(path).read_bytes()):
                     return True
+            except FileNotFoundError:
+                continue  # torch.ops and others have a name that is no file
             except OSError:
                 return True
     return False
