@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 # Each process of a test would compile all of flowdist anew where this is set.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all test-rest test-lab frameworks prove newest oracle test-late chaos witnesses gpu trust mutants mutated docs docs-serve package check check-static coverage format bench soak clean
+.PHONY: demo test test-all test-rest test-lab frameworks prove prove-some newest oracle test-late chaos witnesses gpu trust mutants mutated docs docs-serve package check check-static coverage format bench soak clean
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit("flowdist needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
@@ -71,6 +71,9 @@ EVERY ?= 1
 
 prove: $(VENV)/.frameworks  ## right scripts are green at all of their points, and bugs that somebody has planted are found
 	$(BIN)/python -m tests.prove $(PROVE) --every $(EVERY)
+
+prove-some: $(VENV)/.frameworks  ## three of the right scripts, and each fourth of their bugs
+	$(BIN)/python -m tests.prove ddp.py numpy_loop.py stateful_loader.py ddp- numpy- loader- --every 4
 
 NEWEST := .venv-newest
 NEWEST_PYTHON := $(NEWEST)/bin/python

@@ -1,7 +1,7 @@
 """The calls of a process that change files: stopped by the kernel before they happen, and shown to another process.
 
 A process installs a seccomp filter that sends each such call, and its own end, to a listener (`seccomp(2)`,
-SECCOMP_RET_USER_NOTIF, Linux 5.7 or newer). The call waits until the listener answers. No root, no ptrace and no
+SECCOMP_RET_USER_NOTIF, Linux 5.14 or newer). The call waits until the listener answers. No root, no ptrace and no
 compiler are needed, calls of C++ libraries are seen as well as Python's, and threads and children inherit the filter.
 
 The listener may kill the process *before* the call, or carry out the call itself and kill the process *after* it: the

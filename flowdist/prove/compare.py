@@ -200,7 +200,7 @@ def began_at(clean: Sequence[Step], steps: Sequence[Step], expected: int) -> int
         step = clean[at]
         alike = 3 * (step.weights == first.weights) + 2 * (step.optimizer == first.optimizer)
         alike += 2 * (bool(step.samples) and step.samples == first.samples) + (step.rates == first.rates)
-        alike += (step.count is not None and step.count == first.count) + (step.random == first.random)
+        alike += 2 * (step.count is not None and step.count == first.count) + (step.random == first.random)
         return alike, -abs(at - expected)
 
     return max(range(len(clean)), key=likeness)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from flowdist.prove.calls import Stop
 from flowdist.prove.history import Call
+from flowdist.runtime.run_folder.owner_file import OWNER
 
 COPIED_BYTES_MAX = 64 << 20  # of one entry of the folder; a larger one is linked
 LEFT_OUT = ("runs", "__pycache__", "node_modules")
@@ -166,10 +167,11 @@ class Folder:
             )
             if top is not None:
                 whole = self.path / top
-            if whole.is_dir() and not whole.is_symlink():
-                shutil.rmtree(whole)
-            else:
-                whole.unlink(missing_ok=True)
+            for each in whole.iterdir() if (whole / OWNER).exists() else [whole]:
+                if each.is_dir() and not each.is_symlink():
+                    shutil.rmtree(each)
+                elif each.name != OWNER:  # of the job, which goes on
+                    each.unlink(missing_ok=True)
         for path in self.ready_made:
             (self.path / path).mkdir(parents=True, exist_ok=True)
         self._written.clear()

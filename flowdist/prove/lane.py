@@ -214,7 +214,7 @@ class Lane:
         """Handle what a worker says of what it does."""
         match message.pop("kind"):
             case "unsupported":
-                self._problem = Failed(message["why"], help="flowdist prove needs Linux 5.7 or newer, and seccomp")
+                self._problem = Failed(message["why"], help="flowdist prove needs Linux 5.14 or newer, and seccomp")
             case "step":
                 attempt.restored = attempt.restored if attempt.steps else len(attempt.reads)
                 attempt.steps.append(msgspec.convert(message, Step))
@@ -252,10 +252,9 @@ class Lane:
         attempts = self._run.attempts.setdefault(member.worker, [])
         member.attempt = Attempt()
         attempts.append(member.attempt)
-        number = len(attempts)
-        variables = {"TORCHELASTIC_RESTART_COUNT": str(number - 1), "FLOWDIST_ATTEMPT": str(number)}
+        count = {"TORCHELASTIC_RESTART_COUNT": str(len(attempts) - 1)}  # not FLOWDIST_ATTEMPT: the agent has to know it
         self._is_first = False
-        member.say(variables=variables, watched=str(self.folder.path))
+        member.say(variables=count, watched=str(self.folder.path))
 
     def _stopped(self, member: Member) -> None:
         """Handle a call in front of which a worker, or a child of it, waits."""

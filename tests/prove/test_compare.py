@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowdist.prove.compare import HELP, Ends, Finding, began_at, findings, lag_of, reached_save
-from flowdist.prove.history import Attempt, Run
+from flowdist.prove.history import Attempt, Run, Step
 from tests.prove.histories import EVERY, KILL, POINT, RANKS, STEPS, attempt, resumed, save, step, watched
 
 NOTHING = Ends({})
@@ -193,3 +193,9 @@ def test_a_save_in_the_background_is_behind_the_step_after_which_its_calls_come(
     assert findings(script, killed, POINT, NOTHING) == []
     assert [each.kind for each in findings(script, resumed(4), POINT, NOTHING)] == ["lost save"]
     assert lag_of(watched(), resumed(4)) == lag_of(watched(), resumed(8)) == 0
+
+
+def test_steps_that_a_script_reports_say_where_it_began_though_it_draws_from_the_start_again() -> None:
+    clean = [Step(count=number, random={"python": f"p{number}"}) for number in range(STEPS)]
+    again = [msgspec.structs.replace(step, random=clean[at].random) for at, step in enumerate(clean[8:])]
+    assert began_at(clean, again, 0) == began_at(clean, again, 8) == 8

@@ -131,5 +131,5 @@ def test_a_script_that_fails_before_it_does_anything_else_is_seen(tmp_path: Path
         ('open(f"out/{rank}.new", "w")', 'open(f"out/{rank}.json", "w")'),
         ("        os.replace(", "        ("),
     )
-    (found,) = proved(tmp_path, "--procs", "1", "--only", "save2:default.0:write2:out/0.json:before")["found"]
+    (found,) = proved(tmp_path, "--procs", "1", "--only", "save2:trainer.0:write2:out/0.json:before")["found"]
     assert found["kind"] == "torn save" and "JSONDecodeError" in found["text"]

@@ -24,6 +24,7 @@ from flowdist.prove.folder import Outside
 from flowdist.prove.points import Point
 from flowdist.prove.proving import Proof, Prover, Tried
 
+CHECKPOINTS = "checkpoints"  # in the folder of the run, if the script uses flowdist.worker
 TERMINATED = 143  # exit code after SIGTERM, as a shell gives it
 FOUND = 3  # exit code, as of a simulation that breaks a property
 RESTARTS = 10**9  # each run ends with one
@@ -80,7 +81,7 @@ def command(named: TopologyOptions, options: ProveOptions, args: tuple[str, ...]
     \b
     flowdist prove train.py                     2 workers, as under torchrun; its own arguments after --
     flowdist prove train.py --budget 5m         the most telling points first
-    flowdist prove train.py --only save2:0:rename:ckpt/last.pt:before
+    flowdist prove train.py --only save2:trainer.0:rename:ckpt/last.pt:before
     flowdist prove topology.py                  a topology, with its services and gates
 
     No line of the script changes. It runs in a copy of the current folder, whose files are not touched: twice without
@@ -132,11 +133,9 @@ def _script(path: Path, named: TopologyOptions, options: ProveOptions, args: tup
         raise FlowdistError(f"{named.words()[0]} is for topologies", help="the script's own arguments come after --")
     if options.role is not None:
         raise FlowdistError("--role is for topologies", help="leave it out")
-    command = [
-        *(sys.executable, "-m", "flowdist", "torchrun", "--nproc-per-node", str(options.procs)),
-        *("--max-restarts", str(RESTARTS), "--log-dir", str(own / "runs"), str(path), *args),
-    ]
-    return _Launch(str(path), command)
+    command = [sys.executable, "-m", "flowdist", "run", str(path), "--replicas", f"1x{options.procs}"]
+    command += ["--max-restarts", str(RESTARTS), "--set", "trainer.restart.backoff=0s", *_run_options(own)]
+    return _Launch(str(path), [*command, "--", *args])
 
 
 def _topology(path: Path, named: TopologyOptions, own: Path) -> _Launch:
@@ -144,8 +143,14 @@ def _topology(path: Path, named: TopologyOptions, own: Path) -> _Launch:
     command = [sys.executable, "-m", "flowdist", "run", str(named.target or path), *named.words()]
     for role in graph.roles:
         command += ["--set", f"{role.name}.restart.max_restarts={RESTARTS}", "--set", f"{role.name}.restart.backoff=0s"]
-    command += ["--runs", str(own / "runs"), "--plain"]
-    return _Launch(str(path), command, frozenset(role.name for role in graph.roles if role.kind == "task"))
+    command += ["--set", "min_uptime=1ms"]  # else many restarts in a row that nobody pays end the job (R8)
+    tasks = frozenset(role.name for role in graph.roles if role.kind == "task")
+    return _Launch(str(path), command + _run_options(own), tasks)
+
+
+def _run_options(own: Path) -> list[str]:
+    """Return options by which a run leaves its logs elsewhere, and its checkpoints in the folder that is reset."""
+    return ["--runs", str(own / "runs"), "--plain", "--set", f"checkpoint_dir={CHECKPOINTS}"]
 
 
 def _proved(launch: _Launch, users: Path, own: Path, named: TopologyOptions, options: ProveOptions) -> Proof:
