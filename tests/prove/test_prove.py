@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from flowdist.cli.run.prove import ProveOptions, _again, _Launch
+from flowdist.cli.shared.options import TopologyOptions
 from flowdist.testing import prove
 
 pytestmark = pytest.mark.real
@@ -133,3 +135,9 @@ def test_a_script_that_fails_before_it_does_anything_else_is_seen(tmp_path: Path
     )
     (found,) = proved(tmp_path, "--procs", "1", "--only", "save2:trainer.0:write2:out/0.json:before")["found"]
     assert found["kind"] == "torn save" and "JSONDecodeError" in found["text"]
+
+
+def test_the_command_that_shows_a_finding_again_has_all_that_was_given() -> None:
+    launch = _Launch("train.py", [], args=("--steps", "24"))
+    line = _again(launch, TopologyOptions(), ProveOptions(procs=3, power=True), "last step")
+    assert line == "flowdist prove train.py --procs 3 --power --only 'last step' -- --steps 24"

@@ -121,11 +121,12 @@ def _own_folder(keep: str | None) -> Any:
 
 
 class _Launch(NamedTuple):
-    """The command of the job, and the roles whose workers end; None: all."""
+    """The command of the job, the roles whose workers end (None: all), and the script's own arguments."""
 
     script: str
     command: list[str]
     tasks: frozenset[str] | None = None
+    args: tuple[str, ...] = ()
 
 
 def _script(path: Path, named: TopologyOptions, options: ProveOptions, args: tuple[str, ...], own: Path) -> _Launch:
@@ -135,7 +136,7 @@ def _script(path: Path, named: TopologyOptions, options: ProveOptions, args: tup
         raise FlowdistError("--role is for topologies", help="leave it out")
     command = [sys.executable, "-m", "flowdist", "run", str(path), "--replicas", f"1x{options.procs}"]
     command += ["--max-restarts", str(RESTARTS), "--set", "trainer.restart.backoff=0s", *_run_options(own)]
-    return _Launch(str(path), [*command, "--", *args])
+    return _Launch(str(path), [*command, "--", *args], args=args)
 
 
 def _topology(path: Path, named: TopologyOptions, own: Path) -> _Launch:
@@ -155,7 +156,7 @@ def _run_options(own: Path) -> list[str]:
 
 def _proved(launch: _Launch, users: Path, own: Path, named: TopologyOptions, options: ProveOptions) -> Proof:
     """Watch the script, try its points, and show what is found."""
-    is_quiet = named.as_json
+    is_quiet, budget_s = named.as_json, options.budget_s
     prover = Prover(
         launch.command, launch.script, users, own, tasks=launch.tasks, role=options.role, power=options.power
     )
@@ -170,12 +171,11 @@ def _proved(launch: _Launch, users: Path, own: Path, named: TopologyOptions, opt
                 for point in chosen:
                     shown.print(f"  {point.name}")
                 return proof
-            command = _again(launch.script, named, options)
-            until = time.monotonic() + options.budget_s
+            until = time.monotonic() + budget_s
 
             def goes_on(tried: Tried | None) -> bool:
                 if tried is not None:
-                    shown.tried(proof, tried, command, len(chosen))
+                    shown.tried(proof, tried, _again(launch, named, options, tried.point.name), len(chosen))
                 is_over = options.fail_fast and tried is not None and tried.findings
                 return not is_over and time.monotonic() < until
 
@@ -200,12 +200,13 @@ def _chosen(points: list[Point], only: tuple[str, ...]) -> list[Point]:
     return [known[name] for name in only] if only else points
 
 
-def _again(script: str, named: TopologyOptions, options: ProveOptions) -> str:
-    """Return the command that shows a finding again, but for the point's name."""
-    parts = ["flowdist", "prove", script, *named.words()]
+def _again(launch: _Launch, named: TopologyOptions, options: ProveOptions, point: str) -> str:
+    """Return the command that shows what was found at a point again."""
+    parts = ["flowdist", "prove", launch.script, *named.words()]
     if options.procs != ProveOptions().procs:
         parts += ["--procs", str(options.procs)]
-    return shlex.join([*parts, "--only"])
+    parts += ["--power"] if options.power else []
+    return shlex.join([*parts, "--only", point, *(["--", *launch.args] if launch.args else [])])
 
 
 class _Shown:
@@ -249,5 +250,5 @@ class _Shown:
         for finding in tried.findings:
             if (finding.kind, finding.place) not in self._known and not self._quiet:
                 self._known.add((finding.kind, finding.place))
-                for line in words.of_finding(finding, f"{again} {shlex.quote(tried.point.name)}"):
+                for line in words.of_finding(finding, again):
                     self.print(f"  {line}")
