@@ -303,7 +303,8 @@ class Lane:
             return False
         run.kills += 1
         if stop is not None and kill.when != "before":
-            self.folder.note_call(attempt.calls[-1])
+            path, target = self.folder.changed(stop) or ("", "")
+            self.folder.note_call(Call(stop.call, path, target, stop.size, len(attempt.steps)))
             stop.carry_out(0.5 if kill.when == "half" else 1.0)
             attempt.done += kill.when == "after"
         victims = [each for each in self._members if each.attempt is not None] if kill.all_ranks else [member]

@@ -12,7 +12,7 @@ from flowdist.prove.watched import Place, Save, Watched
 On = Literal["call", "step", "read", "end"]
 When = Literal["before", "after", "half"]
 SAVES = 2  # so many saves have all of their calls tried
-_PATIENCE = 3  # calls of one kind on one file that are tried: the first, the last and one between
+_ALIKE = 3  # calls of one kind on one file that are tried: the first, the last and one between
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def _telling(places: list[Place], calls: list[Call]) -> Iterator[Place]:
         groups.setdefault((calls[place.at].kind, calls[place.at].path), []).append(place)
     chosen: set[int] = set()
     for group in groups.values():
-        some = group if len(group) <= _PATIENCE else [group[0], group[len(group) // 2], group[-1]]
+        some = group if len(group) <= _ALIKE else [group[0], group[len(group) // 2], group[-1]]
         chosen |= {place.at for place in some}
     return (place for place in places if place.at in chosen)
 

@@ -141,3 +141,14 @@ def test_the_command_that_shows_a_finding_again_has_all_that_was_given() -> None
     launch = _Launch("train.py", [], args=("--steps", "24"))
     line = _again(launch, TopologyOptions("train.py", (), ()), ProveOptions(procs=3, power=True), "last step")
     assert line == "flowdist prove train.py --procs 3 --power --only 'last step' -- --steps 24"
+
+
+def test_a_loss_of_power_leaves_what_was_not_forced_to_the_disk_empty(tmp_path: Path) -> None:
+    """A rename to a new name comes to the disk before the data of the file does, whatever its temporary name is."""
+    names = 'f"out/{rank}.new"', 'f"out/{rank}.{os.getpid()}.new"'
+    text = SCRIPT.replace("            os.fsync(file.fileno())\n", "").replace(*names)
+    (tmp_path / "train.py").write_text(text)
+    point = "save1:trainer.0:rename:out/*.new:after"
+    assert proved(tmp_path, "--procs", "1", "--only", point)["found"] == []
+    (found,) = proved(tmp_path, "--procs", "1", "--power", "--only", f"{point}:power")["found"]
+    assert found["kind"] == "torn save"
