@@ -64,6 +64,7 @@ _OF_DESCRIPTOR = frozenset(
     }
 )
 
+NOT_CARRIED_OUT = ("sendfile", "copy_file_range", "fallocate")  # calls that `carry_out` leaves undone
 END = "exit"  # the name of the call by which a process ends
 
 
@@ -161,13 +162,10 @@ class Stop:
     def _open_watched(self) -> None:
         """Open the file in place of the process, which gets a descriptor of a high number."""
         try:
-            lines = Path(f"/proc/{self.tid}/status").read_text().splitlines()
-            umask = next((int(line.split()[1], 8) for line in lines if line.startswith("Umask:")), 0o022)
-            mask = os.umask(0)
-            try:
-                fd = os.open(self.path, self.flags, self.mode & ~umask)
-            finally:
-                os.umask(mask)
+            is_new = bool(self.flags & os.O_CREAT) and not Path(self.path).exists()
+            fd = os.open(self.path, self.flags, self.mode)
+            if is_new:
+                os.fchmod(fd, self.mode & ~self._umask())  # the process's own: this one's is for all of its threads
         except OSError as error:
             self.refuse(error.errno or errno.EIO)
             return
@@ -182,13 +180,20 @@ class Stop:
         finally:
             os.close(fd)
 
+    def _umask(self) -> int:
+        lines = Path(f"/proc/{self.tid}/status").read_text().splitlines()
+        return next(int(line.split()[1], 8) for line in lines if line.startswith("Umask:"))
+
     def refuse(self, number: int) -> None:
         """Let the call fail with an error number."""
         with contextlib.suppress(OSError):
             fcntl.ioctl(self.listener, _SEND, struct.pack("QqiI", self.id, 0, -number, 0))
 
     def carry_out(self, share: float = 1.0) -> None:
-        """Do the call in place of the process, which is to be killed; of a write only a `share` of its bytes."""
+        """Do the call in place of the process, which is to be killed; of a write only a `share` of its bytes.
+
+        The calls of `NOT_CARRIED_OUT` are not done, nor is fsync, which leaves nothing to see.
+        """
         match self.call:
             case "write" | "pwrite64" | "writev" | "pwritev" | "pwritev2":
                 self._write(share)
@@ -209,12 +214,7 @@ class Stop:
             case "symlink" | "symlinkat":
                 Path(self.path).symlink_to(self.target)
             case _:
-                pass  # fsync leaves nothing to see
-
-    @property
-    def can_be_carried_out(self) -> bool:
-        """Whether `carry_out` does what the call would have done."""
-        return self.call not in ("sendfile", "copy_file_range", "fallocate", END)
+                pass
 
     @property
     def _fd(self) -> int:

@@ -56,7 +56,7 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Files that a run has left: the first entry that differs from the run without a kill; and files too many."""
+    """Files that a run has left: by name how each differs from the run without a kill, in words; and files too many."""
 
     differ: dict[str, str]
     extra: tuple[str, ...] = ()
@@ -82,8 +82,8 @@ def findings(watched: Watched, run: Run, point: Point, ends: Ends, *, exact: boo
             found += _of_worker(watched, run, worker, attempts, clean, reached, exact=exact)
     if not found and exact:
         found += [
-            Finding("the end", f"{name}: {entry} differs at the end", run.place(f"write {name}", *_reads(run)))
-            for name, entry in ends.differ.items()
+            Finding("the end", f"{name}: {how} at the end", run.place(f"write {name}", *_reads(run)))
+            for name, how in ends.differ.items()
         ]
     if len(point.kills) > 1 and point.save and len(ends.extra) >= len(point.kills):
         files = ", ".join(ends.extra[:SHOWN])
@@ -171,10 +171,14 @@ def _of_worker(
         return [Finding("steps", f"the job ends after step {done} of {len(clean)}", _restore(run), done + 1)]
     begun = began_at(clean, last.steps, reached)
     found: list[Finding] = []
+    if begun == 0 and attempts[0].steps and not watched.saved:
+        text = (
+            f"it begins anew after step {len(attempts[0].steps)}: a restart reads nothing that the script has written"
+        )
+        found.append(Finding("no resume", text, run.place("step"), 1))
     if begun < reached:
-        kind = "no resume" if begun == 0 and not watched.saved else "lost save"
-        text = f"it begins anew with step {begun + 1}, although the save of step {reached} was complete"
-        found.append(Finding(kind, text, _restore(run), begun + 1))
+        text = f"it goes on with step {begun + 1}, although the save of step {reached} was complete"
+        found.append(Finding("lost save", text, _restore(run), begun + 1))
     if exact:
         if difference := _difference(clean, last.steps, begun, run):
             found.append(difference)
@@ -232,12 +236,15 @@ def _outcome(step: Step) -> tuple[object, ...]:
 
 
 def _causes(clean: Step, step: Step) -> list[str]:
-    """Return what a step begins from that differs, the cause of others first."""
+    """Return what a step begins from that differs, by the kinds of findings, the cause of others first."""
     names = {"weights": "weights", "optimizer": "optimizer", "rates": "schedule", "scale": "scaler"}
     found = [kind for name, kind in names.items() if getattr(clean, name) != getattr(step, name)]
-    if differing := [name for name, state in clean.random.items() if step.random.get(name) != state]:
-        found.append(f"random numbers: {', '.join(differing)}")
-    return found
+    return found + ["random numbers"] * bool(_generators(clean, step))
+
+
+def _generators(clean: Step, step: Step) -> list[str]:
+    """Return the generators that are not where they were."""
+    return [name for name, state in clean.random.items() if step.random.get(name) != state]
 
 
 def _named(
@@ -245,17 +252,19 @@ def _named(
 ) -> Finding:
     """Return the finding for the first step that differs. `again` are samples that are used again, in words."""
     since = f"after a resume at step {begun}"
-    if again and (not causes or causes[0].startswith("random")):
+    if again and causes in ([], ["random numbers"]):
         return Finding("data again", f"{since}, {again}", run.place("loader", "step"), begun + 1)
-    kind, _, rest = (causes[0] if causes else "losses").partition(": ")
-    more = f" (so do: {', '.join(causes[1:])})" if causes[1:] else ""
+    kind, *others = causes or ["losses"]
+    more = f"; the same holds of: {', '.join(others)}" if others else ""
     now, then = steps[step - begun - 1], clean[step - 1]
+    generators = ", ".join(_generators(clean[begun], steps[0]) or _generators(then, now))
+    drawn = f"the generator of {generators} is not where it was"
     text = {
         "weights": f"{since}, the weights are not those that step {begun} has left",
         "optimizer": f"{since}, the optimizer's state is not the one that step {begun} has left",
         "schedule": f"{since}, the learning rate of step {step} is {_rates(now)}, not {_rates(then)}",
         "scaler": f"{since}, the scale of the gradients is {now.scale}, not {then.scale}",
-        "random numbers": f"{since}, the generator of {rest} is not where it was; values differ from step {step} on",
+        "random numbers": f"{since}, {drawn}; values differ from step {step} on",
         "losses": f"{since}, losses or gradients differ from step {step} on, with the same weights and samples",
     }[kind]
     return Finding(kind, text + more, _restore(run), step)

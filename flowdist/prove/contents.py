@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, NamedTuple, Self
 from zipfile import ZIP_STORED, ZipFile, ZipInfo
 
+CONTENT = "its content"
 WHOLE = "its value"  # the name of a leaf that is in nothing
 CHUNK = 1 << 20
 SETS = ("builtins.set", "builtins.frozenset")
@@ -28,12 +29,15 @@ OF_SUBCLASS = "torch._tensor._rebuild_from_type_v2"  # also of a tensor that has
 
 
 def first_difference(one: Path, other: Path) -> str:
-    """Return the name of the first entry that differs or is missing in one of two files; empty if there is none."""
+    """Return the name of the first entry that differs or is missing in one of two files; empty if there is none.
+
+    Of files of no known kind that differ it is `CONTENT`.
+    """
     if _same_bytes(one, other):
         return ""
     entries_of_one, entries_of_other = entries(one), entries(other)
     if entries_of_one is None or entries_of_other is None:
-        return "its bytes"
+        return CONTENT
     names = {**entries_of_one, **entries_of_other}
     return next((name for name in names if entries_of_one.get(name) != entries_of_other.get(name)), "")
 

@@ -11,21 +11,27 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from flowdist.errors import FlowdistError
 from flowdist.prove.calls import Stop
 from flowdist.prove.history import Call
 from flowdist.runtime.run_folder.owner_file import OWNER
 
 COPIED_BYTES_MAX = 64 << 20  # of one entry of the folder; a larger one is linked
 LEFT_OUT = ("runs", "__pycache__", "node_modules")
+CACHES = (".cache", ".config", ".triton")  # in the user's home; a run may write there
 _IN_ALL = ("/dev/", "/proc/", "/sys/")
 
 
-class Outside(ValueError):
-    """Error: the script writes a file that is not in its folder, `path`, and which `prove` must not touch."""
+class CannotProve(FlowdistError):
+    """Error: the script does not run without a fault, or not in a way that can be proved."""
+
+
+class Outside(CannotProve):
+    """Error: the script writes a file that is not in its folder, and which `prove` must not touch."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"the script writes {path}, which is outside of its folder")
-        self.path = path
+        help = "write into the current folder, by a relative path; runs happen in a copy of it"
+        super().__init__(f"the script writes {path}, which is outside of its folder", help=help)
 
 
 class Folder:
@@ -40,9 +46,7 @@ class Folder:
 
     def __init__(self, users: Path, copy: Path, own: Path, left_out: Iterable[str] = ()) -> None:
         self.users, self.path = users, copy
-        self._allowed = (
-            *(str(own), str(Path.home() / ".cache"), str(Path.home() / ".triton"), str(Path.home() / ".config")),
-        )
+        self._allowed = (*_IN_ALL, "/memfd:", str(own), *(str(Path.home() / name) for name in CACHES))
         self.left_out = set(left_out)
         self.ready_made: frozenset[str] = frozenset()  # folders that are there, and empty, when a run begins
         self._written: set[str] = set()  # paths in the copy that a run has written
@@ -76,19 +80,22 @@ class Folder:
                 if entry.name != "__pycache__":
                     self._copy(entry, target / entry.name)
 
-    def inside(self, path: str) -> str | None:
+    def inside(self, path: str, *, follows: bool = True) -> str | None:
         """Return a path relative to the copy; None for one elsewhere that a run may write, such as /dev/null.
+
+        Links above it are followed, and one at its end if `follows`.
 
         Raises:
             Outside: The path is one that `prove` must not touch.
         """
         if not path.startswith("/"):
             return None  # a pipe, a socket
-        whole = self.resolved(path)
+        head, tail = os.path.split(path)
+        whole = os.path.join(os.path.realpath(head), tail)  # noqa: PTH118
+        whole = os.path.realpath(whole) if follows else whole
         if whole.startswith(f"{self.path}/"):
             return whole[len(str(self.path)) + 1 :]
-        parts = whole.split("/")
-        if whole.startswith((*_IN_ALL, "/memfd:", *self._allowed)) or "__pycache__" in parts:
+        if whole.startswith(self._allowed) or "__pycache__" in whole.split("/"):
             return None
         raise Outside(whole)
 
@@ -98,19 +105,14 @@ class Folder:
         Raises:
             Outside: It changes one that `prove` must not touch.
         """
-        path = self.inside(stop.path) or ""
-        target = "" if stop.call.startswith("symlink") else self.inside(stop.target) or ""
+        follows = stop.call.startswith("open") or "truncate" in stop.call  # others change a link, not its file
+        path = self.inside(stop.path, follows=follows) or ""
+        target = "" if stop.call.startswith("symlink") else self.inside(stop.target, follows=False) or ""
         if stop.call.startswith("mkdir") and Path(stop.path).exists():
             return None  # it fails
         if stop.call.startswith(("unlink", "rmdir")) and not os.path.lexists(stop.path):
             return None
         return (path, target) if path or target else None
-
-    def resolved(self, path: str) -> str:
-        """Return a path without links above it, and without one at its end."""
-        head, tail = os.path.split(path)
-        whole = os.path.join(os.path.realpath(head), tail)  # noqa: PTH118
-        return os.path.realpath(whole) if os.path.islink(whole) else whole  # noqa: PTH114
 
     def note_written(self, path: str) -> bool:
         """Note that a run writes a path, relative to the copy; return whether the user's folder has it already.
@@ -160,13 +162,9 @@ class Folder:
 
     def reset(self) -> None:
         """Remove what runs have written since the copy was made."""
-        for path in sorted(self._written, key=lambda each: each.count("/")):
-            whole = self.path / path
-            top = next(
-                (part for part in [*list(reversed(Path(path).parents))[1:], Path(path)] if self._is_new(part)), None
-            )
-            if top is not None:
-                whole = self.path / top
+        for name in self._written:
+            above = [*reversed(Path(name).parents)][1:]  # without the copy itself
+            whole = self.path / next((each for each in above if self._is_new(each)), name)
             for each in whole.iterdir() if (whole / OWNER).exists() else [whole]:
                 if each.is_dir() and not each.is_symlink():
                     shutil.rmtree(each)

@@ -27,10 +27,9 @@ class Step(msgspec.Struct, frozen=True):
     `weights`, `optimizer` (its state), `rates`, `scale` (of gradient scalers) and `random` (by generator) are what the
     step began from, `losses` and `gradients` what came of it. `samples` are the batches that were fetched since the
     step before, each by one of the `loaders`. Digests are hexadecimal. `count` is how many steps the optimizer's own
-    state counts before it, `order` the number of the optimizer among the worker's.
+    state counts before it.
     """
 
-    order: int = 0
     losses: list[str] = []
     samples: list[Any] = []
     loaders: list[str] = []
@@ -58,7 +57,8 @@ class Call(NamedTuple):
         for short in ("write", "open", "rename", "unlink", "sync", "truncate", "mkdir", "symlink", "link"):
             if short in self.name:
                 return "fsync" if short == "sync" else short
-        return {"rmdir": "unlink", "creat": "open"}.get(self.name, self.name)
+        others = {"rmdir": "unlink", "creat": "open", "sendfile": "write", "copy_file_range": "write"}
+        return others.get(self.name, self.name)
 
     def named(self, name_of: Callable[[str], str]) -> Call:
         """Return the call with other names for its files."""
@@ -69,11 +69,10 @@ class Call(NamedTuple):
 class Attempt:
     """Record of one attempt of a worker.
 
-    `reads` are the files of the run that it opened to read them, in order,
-    the first `restored` of them before its first step, `looked` those that it looked at before it
-    acted, `listed` the folders that it looked into.
-    `places` are lines of the script, by what they do: `write PATH`, `read PATH`, `loader`, `step`. `code` is its exit
-    code, None if it was killed, and `error` the last line about it. `done` is how many of the calls certainly happened.
+    `reads` are the files of the run that it opened to read them, in order, the first `restored` of them before its
+    first step, `looked` those that it looked at before it acted, `listed` the folders that it looked into. `places` are
+    lines of the script, by what they do: `write PATH`, `read PATH`, `loader`, `step`. `code` is its exit code, None if
+    it was killed, and `error` the last line about it. `done` is how many of the calls certainly happened.
     """
 
     steps: list[Step] = field(default_factory=list)
@@ -99,7 +98,7 @@ class Run:
 
     @property
     def error(self) -> str:
-        """The error of the worker that failed last by itself; empty if none did."""
+        """Return the error of the worker that failed last by itself; empty if none did."""
         failed = [each.error for attempts in self.attempts.values() for each in attempts if each.code]
         return failed[-1] if failed else ""
 

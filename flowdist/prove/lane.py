@@ -1,6 +1,6 @@
 """A lane: one job that never ends, in which the script is run again and again.
 
-The job is `flowdist torchrun` or `flowdist run` itself, with its controller, agent and warm workers. A run begins when
+The job is `flowdist run` itself, with its controller, agent and warm workers. A run begins when
 its workers have come to the gate, and ends when they are held in front of their exit. Between two runs all workers are
 killed and the folder is reset, and flowdist restarts them as it does after any failure.
 """
@@ -22,13 +22,12 @@ from typing import Any
 
 import msgspec
 
-from flowdist.errors import FlowdistError
 from flowdist.prove import calls
-from flowdist.prove.folder import Folder, Outside
+from flowdist.prove.folder import CannotProve, Folder
 from flowdist.prove.history import Attempt, Call, Run, Step
-from flowdist.prove.in_worker.gate import VARIABLE
 from flowdist.prove.member import Member
 from flowdist.prove.points import Kill
+from flowdist.runtime.prefix.link import GATE
 
 RETRIES = 2  # restarts of a run that follow a failure of the script itself
 LONGEST = 6  # times the limit without an event that a whole run may take
@@ -39,10 +38,6 @@ _DIE_WITH_PARENT = """import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 15)  # PR_SET_PDEATHSIG, SIGTERM
 os.execv(sys.argv[1], sys.argv[1:])
 """
-
-
-class Failed(FlowdistError):
-    """Error: the script cannot be proved, because the job did not start or ended."""
 
 
 class StartAgain(Exception):
@@ -75,7 +70,7 @@ class Lane:
         self._gate.bind(str(own / "gate"))
         self._gate.listen()
         self._selector.register(self._gate, selectors.EVENT_READ, self._accept)
-        env = {**os.environ, VARIABLE: f"flowdist.prove.in_worker.gate {own / 'gate'}", "TMPDIR": str(own / "tmp")}
+        env = {**os.environ, GATE: f"flowdist.prove.in_worker.gate {own / 'gate'}", "TMPDIR": str(own / "tmp")}
         with (own / "output").open("wb") as output:
             words = [sys.executable, "-c", _DIE_WITH_PARENT, *command]
             self._job = subprocess.Popen(words, cwd=folder.path, env=env, stdout=output, stderr=subprocess.STDOUT)
@@ -107,9 +102,8 @@ class Lane:
         A run hangs if nothing happens for `within_s` seconds, or if it takes `LONGEST` times as long.
 
         Raises:
-            Failed: The job cannot go on.
+            CannotProve: The job cannot go on, or the script writes a file that is not in its folder.
             StartAgain: The script writes what the user's folder has already.
-            Outside: The script writes a file that is not in its folder.
         """
         self._reset()
         self._run, self._kills = Run(), tuple(kills)
@@ -152,7 +146,8 @@ class Lane:
         while self._members & old:
             self._turn()
             if time.monotonic() > limit:
-                raise Failed("a worker of the script cannot be killed", help="look for a process in state D: ps aux")
+                help = "look for a process in state D: ps aux"
+                raise CannotProve("a worker of the script cannot be killed", help=help)
         self._empty_tmp()
         self._is_resetting = False
 
@@ -174,8 +169,17 @@ class Lane:
         if self._problem is not None:
             raise self._problem
         if self._job.poll() is not None:
-            raise Failed(f"the job has ended with exit code {self._job.returncode}:\n{self.output}")
+            raise self._why_ended()
         return bool(found)
+
+    def _why_ended(self) -> CannotProve:
+        """Return the error for a job that has ended, which it does not do by itself."""
+        if self._is_first and self._job.returncode == 0:
+            help = "docs/warm_starts.md says which scripts start cold"
+            return CannotProve(
+                f"the script starts cold, so that its workers cannot be stopped:\n{self.output}", help=help
+            )
+        return CannotProve(f"the job has ended with exit code {self._job.returncode}:\n{self.output}")
 
     def _accept(self) -> None:
         member = Member(self._gate.accept()[0])
@@ -214,7 +218,9 @@ class Lane:
         """Handle what a worker says of what it does."""
         match message.pop("kind"):
             case "unsupported":
-                self._problem = Failed(message["why"], help="flowdist prove needs Linux 5.14 or newer, and seccomp")
+                self._problem = CannotProve(
+                    message["why"], help="flowdist prove needs Linux 5.14 or newer, and seccomp"
+                )
             case "step":
                 attempt.restored = attempt.restored if attempt.steps else len(attempt.reads)
                 attempt.steps.append(msgspec.convert(message, Step))
@@ -274,7 +280,7 @@ class Lane:
             paths = self.folder.changed(stop)
             if paths and any(self.folder.note_written(path) for path in paths if path):
                 raise StartAgain
-        except (Outside, StartAgain) as problem:
+        except (CannotProve, StartAgain) as problem:
             self._problem = problem
             member.kill()
             return

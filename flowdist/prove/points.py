@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from flowdist.prove.calls import NOT_CARRIED_OUT
 from flowdist.prove.history import Call, Run, Worker
 from flowdist.prove.watched import Place, Save, Watched
 
@@ -45,12 +46,18 @@ class Kill:
 class Point:
     """A run that is played: its kills, one after the other, under a name that stays the same.
 
-    `save` is the number of the save in which the first kill comes, from 1; 0: it comes elsewhere.
+    `about` says in words which sort of point it is. `save` is the number of the save in which the first kill comes,
+    from 1; 0: it comes elsewhere.
     """
 
     name: str
+    about: str
     kills: tuple[Kill, ...]
     save: int = 0
+
+    def variant(self, name: str, about: str, change: Callable[[Kill], Kill]) -> Point:
+        """Return this point with its kills changed."""
+        return Point(f"{self.name}:{name}", about, tuple(map(change, self.kills)), self.save)
 
 
 def points(watched: Watched, killed: Run, between: int, first: Worker, *, power: bool) -> list[Point]:
@@ -64,23 +71,25 @@ def points(watched: Watched, killed: Run, between: int, first: Worker, *, power:
         power: Whether the machine may lose its power, too.
     """
     tried = watched.saves[:SAVES]
-    found: list[Point] = []
-    at_calls = [list(_at_calls(watched, number, save)) for number, save in enumerate(tried, start=1)]
-    for of_save in reversed(at_calls):  # a save that has one before it shows more
-        found += of_save
+    of_saves: list[Point] = []
+    for number in range(len(tried), 0, -1):  # a save that has one before it shows more
+        of_saves += _at_calls(watched, number, tried[number - 1])
+    found = [*of_saves]
     found += _at_steps(watched, first)
     found += _at_reads(killed, between, first)
-    for of_save in reversed(at_calls):
-        found += [_of_one(point) for point in of_save if point.kills[0].when == "before"]
-    found += _twice(at_calls, first)
+    before = [point for point in of_saves if point.kills[0].when == "before"]
+    found += [
+        point.variant("one", "one rank alone in a save", lambda kill: replace(kill, all_ranks=False))
+        for point in before
+    ]
+    found += _twice(before, first)
     if power:
+        whole = [point for point in of_saves if point.kills[0].when != "half"]
         found += [
-            _with_power(point) for of_save in reversed(at_calls) for point in of_save if point.kills[0].when != "half"
+            point.variant("power", "a loss of power in a save", lambda kill: replace(kill, power=True))
+            for point in whole
         ]
-    names: dict[str, Point] = {}
-    for point in found:
-        names.setdefault(point.name, point)
-    return list(names.values())
+    return list({point.name: point for point in found}.values())
 
 
 def _at_calls(watched: Watched, number: int, save: Save) -> Iterator[Point]:
@@ -90,7 +99,8 @@ def _at_calls(watched: Watched, number: int, save: Save) -> Iterator[Point]:
         mine = [place for place in save.places if place.worker == worker]
         for place in _telling(mine, calls):
             yield _point(number, place, calls, "before")
-        yield _point(number, mine[-1], calls, "after")
+        if calls[mine[-1].at].name not in NOT_CARRIED_OUT:
+            yield _point(number, mine[-1], calls, "after")
         for place in _largest(mine, calls):
             yield _point(number, place, calls, "half")
 
@@ -124,7 +134,8 @@ def _point(number: int, place: Place, calls: list[Call], when: When) -> Point:
     nth = sum((each.kind, each.path) == (call.kind, call.path) for each in calls[: place.at + 1])
     kill = Kill(place.worker, "call", nth, call.kind, call.path, when)
     which = f"{call.kind}{nth if nth > 1 else ''}"
-    return Point(f"save{number}:{place.worker}:{which}:{call.path}:{when}", (kill,), number)
+    name = f"save{number}:{place.worker}:{which}:{call.path}:{when}"
+    return Point(name, "all ranks in a save", (kill,), number)
 
 
 def _at_steps(watched: Watched, worker: Worker) -> Iterator[Point]:
@@ -137,12 +148,12 @@ def _at_steps(watched: Watched, worker: Worker) -> Iterator[Point]:
     if saves and saves[0] > 1:
         yield _step(saves[0] // 2 or 1, worker)
     if watched.steps:
-        yield replace(_step(watched.steps, worker), name="last step")
-    yield Point("end", (Kill(worker, "end"),))
+        yield Point("last step", "the last step", (Kill(worker, "step", watched.steps),))
+    yield Point("end", "the end", (Kill(worker, "end"),))
 
 
 def _step(nth: int, worker: Worker) -> Point:
-    return Point(f"step{nth}", (Kill(worker, "step", nth),))
+    return Point(f"step{nth}", "between saves", (Kill(worker, "step", nth),))
 
 
 def _at_reads(killed: Run, between: int, first: Worker) -> Iterator[Point]:
@@ -151,28 +162,15 @@ def _at_reads(killed: Run, between: int, first: Worker) -> Iterator[Point]:
         restored = attempts[1].reads[: attempts[1].restored or None] if len(attempts) > 1 else []
         for nth, path in enumerate(restored, start=1):
             kills = (Kill(first, "step", between), Kill(worker, "read", nth))
-            yield Point(f"restore:{worker}:read{nth}:{path}", kills)
+            yield Point(f"restore:{worker}:read{nth}:{path}", "in a restore", kills)
 
 
-def _of_one(point: Point) -> Point:
-    """Return a point at which one worker alone is killed."""
-    return replace(point, name=f"{point.name}:one", kills=tuple(replace(kill, all_ranks=False) for kill in point.kills))
-
-
-def _with_power(point: Point) -> Point:
-    """Return a point at which the machine loses its power."""
-    return replace(point, name=f"{point.name}:power", kills=tuple(replace(kill, power=True) for kill in point.kills))
-
-
-def _twice(at_calls: list[list[Point]], worker: Worker) -> Iterator[Point]:
-    """Yield the points at which the job is killed twice in a row: in the same save, and at the same step."""
-    for of_save in reversed(at_calls):
-        for point in _some(of_save, lambda each: each.kills[0].when == "before"):
-            kill = point.kills[0]
-            yield Point(f"{point.name}:twice", (kill, replace(kill, nth=1, path=kill.path)), point.save)
-    yield Point("step1:twice", (Kill(worker, "step", 1), Kill(worker, "step", 1)))
-
-
-def _some(found: list[Point], fits: Callable[[Point], bool]) -> list[Point]:
-    fitting = [point for point in found if fits(point)]
-    return fitting[len(fitting) // 2 :: max(1, len(fitting) // 2)]
+def _twice(before: Sequence[Point], worker: Worker) -> Iterator[Point]:
+    """Yield points at which the job is killed twice in a row: in one save, in the middle of each, and at one step."""
+    about = "twice in a row"
+    for number in sorted({point.save for point in before}, reverse=True):
+        of_save = [point for point in before if point.save == number]
+        point = of_save[len(of_save) // 2]
+        kill = point.kills[0]
+        yield Point(f"{point.name}:twice", about, (kill, replace(kill, nth=1)), number)
+    yield Point("step1:twice", about, (Kill(worker, "step", 1), Kill(worker, "step", 1)))

@@ -11,10 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from flowdist.errors import FlowdistError
 from flowdist.prove.compare import Ends, Finding, findings, lag_of
 from flowdist.prove.contents import first_difference
-from flowdist.prove.folder import Folder
+from flowdist.prove.folder import CannotProve, Folder
 from flowdist.prove.history import Run, Step
 from flowdist.prove.lane import Lane, StartAgain
 from flowdist.prove.points import Kill, Point, points
@@ -23,10 +22,6 @@ from flowdist.prove.watched import Names, Watched, keep_common, made_at_first, p
 AGAIN_MAX = 8  # times that the folder is made anew, because the script writes what was there
 WITHIN_S = 300.0  # without anything that happens, in the first run, which may compile and download
 WITHIN_LEAST_S, SLOWER = 20.0, 10  # in the others: at least so long, and so many times the whole first run
-
-
-class CannotProve(FlowdistError):
-    """Error: the script does not lend itself to be proved, or does not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +51,7 @@ class Proof:
 
     @property
     def found(self) -> list[tuple[Tried, Finding]]:
-        """Each finding once, with the first point that has shown it."""
+        """Return each finding once, with the first point that has shown it."""
         known: dict[tuple[str, str], tuple[Tried, Finding]] = {}
         for tried in self.tried:
             for finding in tried.findings:
@@ -119,9 +114,8 @@ class Prover:
         clean, lane = self._first_run()
         self._within_s = max(WITHIN_LEAST_S, SLOWER * clean.seconds)
         lane.folder.keep(self._own / "kept")
-        lane.folder.ready_made = self._ready_made = made_at_first(clean)
         seen("another one, to see what repeats itself")
-        other = _checked(lane, lane.play(within_s=self._within_s))
+        other = self._again(lane, clean)
         lane.folder.keep(self._own / "again")
         lane.name_of = self._name_of = Names(paths_of(clean), paths_of(other))
         for run in (clean, other):
@@ -141,6 +135,16 @@ class Prover:
         proof = Proof(self._script, len(clean.attempts), watched, found, _first_unequal(clean, other))
         proof.left_alone = tuple(sorted(self._left_out))
         return proof
+
+    def _again(self, lane: Lane, clean: Run) -> Run:
+        """Run the script once more without a fault, with the folders that it makes first made, if it bears that."""
+        lane.folder.ready_made = made_at_first(clean)
+        other = lane.play(within_s=self._within_s)
+        if _failed(other) and lane.folder.ready_made:
+            lane.folder.ready_made = frozenset()
+            other = lane.play(within_s=self._within_s)
+        self._ready_made = lane.folder.ready_made
+        return _checked(lane, other)
 
     def _first_run(self) -> tuple[Run, Lane]:
         """Run the script in a copy of its folder without what it writes, which is known only when it has written."""
@@ -183,7 +187,7 @@ class Prover:
 
         def play_on(lane: Lane | None) -> None:
             nonlocal is_on
-            own = lane or self._lane()
+            own = lane or self._lane()  # of this thread, with which its job would end
             try:
                 while True:
                     with lock:
@@ -196,17 +200,19 @@ class Prover:
                         proof.unsteady += unsteady
                         is_on = goes_on(tried) and is_on
             finally:
-                if lane is None:  # a lane ends with the thread that has begun it
+                if lane is None:
                     own.close()
                     self._lanes.remove(own)
 
-        if lanes == 1:
-            play_on(self._lanes[0])
-        else:
-            with ThreadPoolExecutor(lanes) as pool:
-                for played in [pool.submit(play_on, None) for _ in range(min(lanes, len(left)))]:
-                    played.result()
-        proof.skipped = len(left)
+        with ThreadPoolExecutor() as pool:
+            others = [pool.submit(play_on, None) for _ in range(min(lanes, len(left)) - 1)]
+            try:
+                play_on(self._lanes[0])
+                for other in others:
+                    other.result()
+            finally:
+                proof.skipped = len(left)
+                left.clear()  # if it is interrupted, or a lane fails, the others end with the point that they play
         proof.seconds += time.monotonic() - began
 
     def _sure(self, lane: Lane, proof: Proof, point: Point) -> tuple[Tried, list[tuple[Point, Finding]]]:
@@ -237,9 +243,10 @@ class Prover:
         for name, path in kept.items():
             if self._name_of(name) != name or not watched.is_saved(name) or name in self._changing:
                 continue
-            entry = first_difference(path, now[name]) if name in now else "it"
-            if entry:
-                differ[name] = entry
+            if name not in now:
+                differ[name] = "it is missing"
+            elif entry := first_difference(path, now[name]):
+                differ[name] = f"{entry} differs"
         return Ends(differ, tuple(sorted(set(now) - set(kept))))
 
 
@@ -247,9 +254,13 @@ def _checked(lane: Lane, run: Run) -> Run:
     """Return a run without a fault; raise CannotProve if it did not end well."""
     if run.outcome == "hung":
         raise CannotProve(f"without any fault, the script hangs:\n{lane.output}")
-    if run.outcome != "ended" or any(len(attempts) > 1 for attempts in run.attempts.values()):
+    if _failed(run):
         raise CannotProve(f"without any fault, the script fails: {run.error}\n{lane.output}")
     return run
+
+
+def _failed(run: Run) -> bool:
+    return run.outcome != "ended" or any(len(attempts) > 1 for attempts in run.attempts.values())
 
 
 def _files(folder: Path) -> dict[str, Path]:

@@ -125,7 +125,7 @@ class Watched:
         return path in self.saved or any(str(parent) in self.saved for parent in PurePosixPath(path).parents)
 
     def changes_save(self, call: Call) -> bool:
-        """Return whether a call changes what a restart reads; a file that is only ever appended to is a log."""
+        """Return whether a call changes what a restart reads."""
         return any(self.is_saved(path) for path in (call.path, call.target) if path)
 
     def first(self, worker: Worker) -> Attempt:
@@ -134,7 +134,7 @@ class Watched:
 
     @property
     def steps(self) -> int:
-        """How many steps the script takes."""
+        """Return how many steps the script takes."""
         return max((len(attempts[0].steps) for attempts in self.clean.attempts.values()), default=0)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from flowdist.prove.compare import Finding
-from flowdist.prove.proving import Proof, Tried
+from flowdist.prove.proving import Proof
 
 
 def opening(proof: Proof) -> str:
@@ -28,7 +28,7 @@ def notes(proof: Proof) -> Iterator[str]:
     if proof.uneven:
         yield (
             f"two runs without a fault are not equal: {proof.uneven}; values are not compared, "
-            "only samples, files and how the job ends (seed every generator for more)"
+            "only samples and how the job ends (seed every generator for more)"
         )
     if not proof.watched.saved:
         yield "a restart reads nothing of what the script has written"
@@ -68,27 +68,15 @@ def verdict(proof: Proof) -> str:
 
 
 def fine(proof: Proof) -> str:
-    """Return which kinds of points have shown nothing, with how many there were."""
-    kinds: Counter[str] = Counter()
-    for tried in proof.tried:
-        kinds[_kind(tried)] += 1
-    bad = {_kind(tried) for tried in proof.tried if tried.findings}
-    good = [f"{kind} ({count})" for kind, count in kinds.items() if kind not in bad]
+    """Return which sorts of points have shown nothing, with how many there were."""
+    tried = Counter(each.point.about for each in proof.tried)
+    bad = {each.point.about for each in proof.tried if each.findings}
+    good = [f"{about} ({count})" for about, count in tried.items() if about not in bad]
     return f"ok     {', '.join(good)}" if good else ""
 
 
-def _kind(tried: Tried) -> str:
-    name = tried.point.name
-    for word in ("twice", "one"):
-        if name.endswith(f":{word}"):
-            return {"twice": "twice in a row", "one": "one rank alone in a save"}[word]
-    return {"save": "all ranks in a save", "step": "between saves", "rest": "in a restore", "last": "last step"}.get(
-        name[:4], "at the end"
-    )
-
-
-def as_dict(proof: Proof) -> dict[str, Any]:
-    """Return a proof for --json."""
+def as_dict(proof: Proof, again: Callable[[str], str]) -> dict[str, Any]:
+    """Return a proof for --json. `again` makes the command that plays a point again, from its name."""
     return {
         "script": proof.script,
         "workers": proof.workers,
@@ -97,12 +85,13 @@ def as_dict(proof: Proof) -> dict[str, Any]:
         "saved": sorted(proof.watched.saved),
         "uneven": proof.uneven,
         "left_alone": list(proof.left_alone),
-        "points": len(proof.points),
+        "points": [point.name for point in proof.points],
         "skipped": proof.skipped,
         "unsteady": [{**finding._asdict(), "point": point.name} for point, finding in proof.unsteady],
         "seconds": round(proof.seconds, 3),
         "found": [
-            {**finding._asdict(), "help": finding.help, "point": tried.point.name} for tried, finding in proof.found
+            {**finding._asdict(), "help": finding.help, "point": tried.point.name, "again": again(tried.point.name)}
+            for tried, finding in proof.found
         ],
         "tried": [
             {

@@ -59,4 +59,4 @@ def prove(
 
 def _told(finding: dict[str, Any]) -> str:
     place = f" ({finding['place']})" if finding["place"] else ""
-    return f"{finding['kind']}: {finding['text']}{place}\n  help: {finding['help']}\n  point: {finding['point']}"
+    return f"{finding['kind']}: {finding['text']}{place}\n  help: {finding['help']}\n  again: {finding['again']}"

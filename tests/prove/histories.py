@@ -66,4 +66,4 @@ def watched() -> Watched:
 
 
 KILL = Kill(RANKS[0], "call", 1, "write", "ckpt/12.tmp")
-POINT = Point("save3:default.0:write:ckpt/12.tmp:before", (KILL,), 3)
+POINT = Point("save3:default.0:write:ckpt/12.tmp:before", "all ranks in a save", (KILL,), 3)

@@ -100,8 +100,8 @@ def test_a_save_that_may_be_incomplete_need_not_be_resumed_from() -> None:
 def test_a_script_that_reads_nothing_does_not_resume() -> None:
     script = replace(watched(), saved=frozenset())
     assert reached_save(script, resumed(0)) == 0
-    run = resumed(0)
-    assert [each.kind for each in findings(script, run, POINT, NOTHING)] == []
+    (finding,) = findings(script, resumed(0), POINT, NOTHING)
+    assert finding.kind == "no resume" and "begins anew after step 9" in finding.text
 
 
 def test_one_step_too_many_is_named() -> None:
@@ -130,7 +130,7 @@ def test_a_job_that_cannot_resume_says_with_which_error_and_where_it_wrote() -> 
 
 
 def test_an_entry_that_differs_at_the_end_is_named_if_nothing_before_does() -> None:
-    ends = Ends({"ckpt/12.pt": "['ema']['0.weight']"})
+    ends = Ends({"ckpt/12.pt": "['ema']['0.weight'] differs"})
     (finding,) = findings(watched(), resumed(8), POINT, ends)
     assert finding.text == "ckpt/12.pt: ['ema']['0.weight'] differs at the end"
     assert shown(resumed(8, weights="other"), ends) == ["weights"]
@@ -199,3 +199,13 @@ def test_steps_that_a_script_reports_say_where_it_began_though_it_draws_from_the
     clean = [Step(count=number, random={"python": f"p{number}"}) for number in range(STEPS)]
     again = [msgspec.structs.replace(step, random=clean[at].random) for at, step in enumerate(clean[8:])]
     assert began_at(clean, again, 0) == began_at(clean, again, 8) == 8
+
+
+def test_a_file_that_is_missing_at_the_end_is_said_to_be() -> None:
+    (finding,) = findings(watched(), resumed(8), POINT, Ends({"ckpt/12.pt": "it is missing"}))
+    assert finding.text == "ckpt/12.pt: it is missing at the end"
+
+
+def test_what_else_was_not_restored_is_said_with_the_cause() -> None:
+    (finding,) = findings(watched(), resumed(8, weights="other", random={"torch": "t", "python": "p"}), POINT, NOTHING)
+    assert finding.kind == "weights" and finding.text.endswith("; the same holds of: random numbers")

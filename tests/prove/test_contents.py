@@ -387,7 +387,7 @@ def test_plain_pickles_are_read(protocol, tmp_path):
 def test_of_torch_s_old_format_the_bytes_are_compared(save):
     assert entries(save(torch.ones(2), _use_new_zipfile_serialization=False)) is None
     one, other = (save(torch.full((2,), x), _use_new_zipfile_serialization=False) for x in (1.0, 2.0))
-    assert first_difference(one, other) == "its bytes"
+    assert first_difference(one, other) == "its content"
 
 
 def test_of_files_put_one_behind_the_other_the_bytes_are_compared(tmp_path):
@@ -469,7 +469,7 @@ def test_of_any_other_file_the_bytes_are_compared(tmp_path):
         assert entries(path) is None
         assert first_difference(path, other) == ""
         other.write_bytes(content + b" x")
-        assert first_difference(path, other) == "its bytes"
+        assert first_difference(path, other) == "its content"
     assert entries(tmp_path) is None
     assert entries(tmp_path / "missing") is None
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from flowdist.prove.calls import Stop
 from flowdist.prove.folder import Folder, Outside
 from flowdist.prove.history import Call
 
@@ -68,6 +69,20 @@ def test_what_is_elsewhere_must_not_be_written(folder: Folder, tmp_path: Path) -
     (folder.path / "link").symlink_to(folder.users / "ckpt")
     with pytest.raises(Outside, match="users/ckpt/a"):
         folder.inside(str(folder.path / "link/a"))
+
+
+def test_a_link_that_is_renamed_or_removed_is_changed_and_not_its_file(folder: Folder) -> None:
+    """A pointer to the newest checkpoint is often a link that is put over the one before."""
+    at = f"{folder.path}/ckpt"
+    for name in ("latest", "new"):
+        (folder.path / "ckpt" / name).symlink_to("old.pt")
+    for call, path, target, changed in (
+        ("symlink", f"{at}/other", "old.pt", ("ckpt/other", "")),
+        ("rename", f"{at}/new", f"{at}/latest", ("ckpt/new", "ckpt/latest")),
+        ("unlink", f"{at}/latest", "", ("ckpt/latest", "")),
+        ("openat", f"{at}/latest", "", ("ckpt/old.pt", "")),
+    ):
+        assert folder.changed(Stop(0, 0, 0, call, path, target)) == changed
 
 
 def test_without_power_a_file_that_was_not_forced_to_the_disk_is_empty(folder: Folder) -> None:

@@ -109,3 +109,15 @@ def test_a_generator_that_nobody_seeds_is_not_compared() -> None:
     keep_common(one, other)
     assert {tuple(step.random) for step in one.attempts[RANKS[0]][0].steps} == {("torch",)}
     assert {tuple(step.random) for step in one.attempts[RANKS[1]][0].steps} == {("torch", "python")}
+
+
+def test_a_call_that_nobody_can_do_in_place_of_the_process_has_no_point_after_it() -> None:
+    run = watched().clean
+    run.attempts[RANKS[0]][0].calls = [
+        *save(4),
+        Call("openat", "ckpt/8.pt", "", 0, 8),
+        Call("sendfile", "ckpt/8.pt", "", 0, 8),
+    ]
+    script = Watched(run, frozenset({"ckpt"}))
+    found = [point.name for point in points(script, resumed(4, killed_after=8), 8, RANKS[0], power=False)]
+    assert "save2:default.0:write:ckpt/8.pt:before" in found and "save2:default.0:write:ckpt/8.pt:after" not in found

@@ -120,9 +120,9 @@ def test_a_file_that_differs_without_a_fault_is_not_compared(tmp_path: Path) -> 
     assert answer["found"] == [] and answer["uneven"] == ""  # steps without torch show no values
 
 
-def test_without_a_restore_it_says_that_nothing_is_read(tmp_path: Path) -> None:
-    answer = proved(planted(tmp_path, ('os.path.exists(f"out/{rank}.json")', "False")), "--budget", "5s")
-    assert answer["saved"] == []
+def test_a_script_that_never_resumes_is_found_though_it_ends_as_without_a_kill(tmp_path: Path) -> None:
+    answer = proved(planted(tmp_path, ('os.path.exists(f"out/{rank}.json")', "False")))
+    assert answer["saved"] == [] and [found["kind"] for found in answer["found"]] == ["no resume"]
 
 
 def test_a_script_that_fails_before_it_does_anything_else_is_seen(tmp_path: Path) -> None:

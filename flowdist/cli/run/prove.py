@@ -15,12 +15,11 @@ from typing import Any, NamedTuple
 import click
 
 from flowdist.cli.run.execution import needs_linux
-from flowdist.cli.shared.common import load, print_json, rich_console, verb
+from flowdist.cli.shared.common import load, ns_of, print_json, progress_bar, verb
 from flowdist.cli.shared.options import TopologyOptions, gathered, topology_options
-from flowdist.dsl.load import check_runnable, looks_like_topology
+from flowdist.dsl.load import DEFAULT_FILE, check_runnable, looks_like_topology
 from flowdist.errors import FlowdistError
 from flowdist.prove import words
-from flowdist.prove.folder import Outside
 from flowdist.prove.points import Point
 from flowdist.prove.proving import Proof, Prover, Tried
 
@@ -46,15 +45,8 @@ class ProveOptions(NamedTuple):
     @property
     def budget_s(self) -> float:
         """Return the seconds that trying points may take."""
-        if self.budget is None:
-            return float("inf")
-        from flowdist.graph import duration_help, parse_duration  # msgspec: not needed by --help
-
-        try:
-            return parse_duration(self.budget) / 1e9
-        except ValueError:
-            help = duration_help(self.budget)
-            raise FlowdistError(f"--budget {self.budget} is not a duration", help=help) from None
+        ns = ns_of("--budget", self.budget)
+        return float("inf") if ns is None else ns / 1e9
 
 
 @verb("prove")
@@ -93,16 +85,16 @@ def command(named: TopologyOptions, options: ProveOptions, args: tuple[str, ...]
     """
     needs_linux("prove")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
-    path = Path(named.target or "topology.py")
+    path = Path((named.target or DEFAULT_FILE).partition(":")[0])
     check_runnable(path)
     users = Path.cwd()
     if not path.resolve().is_relative_to(users):
         raise FlowdistError(f"{path} is not below the current folder", help="change to the folder of the script first")
     with _own_folder(options.keep) as own:
-        launch = _topology(path, named, own) if looks_like_topology(path) else _script(path, named, options, args, own)
+        launch = (_topology if looks_like_topology(path) else _script)(path, named, options, args, own)
         proof = _proved(launch, users, own, named, options)
     if named.as_json:
-        print_json("proof", **words.as_dict(proof))
+        print_json("proof", **words.as_dict(proof, lambda point: _again(launch, named, options, point)))
     sys.exit(FOUND if proof.found else 0)
 
 
@@ -139,14 +131,19 @@ def _script(path: Path, named: TopologyOptions, options: ProveOptions, args: tup
     return _Launch(str(path), [*command, "--", *args], args=args)
 
 
-def _topology(path: Path, named: TopologyOptions, own: Path) -> _Launch:
+def _topology(path: Path, named: TopologyOptions, options: ProveOptions, args: tuple[str, ...], own: Path) -> _Launch:
+    if args:
+        raise FlowdistError(f"{' '.join(args)}: a topology takes no arguments", help="pass parameters with -p")
     graph = load(named).graph
+    if options.role is not None and options.role not in [role.name for role in graph.roles]:
+        names = ", ".join(role.name for role in graph.roles)
+        raise FlowdistError(f"--role {options.role}: {path} has no such role", help=f"it has {names}")
     command = [sys.executable, "-m", "flowdist", "run", str(named.target or path), *named.words()]
     for role in graph.roles:
         command += ["--set", f"{role.name}.restart.max_restarts={RESTARTS}", "--set", f"{role.name}.restart.backoff=0s"]
     command += ["--set", "min_uptime=1ms"]  # else many restarts in a row that nobody pays end the job (R8)
     tasks = frozenset(role.name for role in graph.roles if role.kind == "task")
-    return _Launch(str(path), command + _run_options(own), tasks)
+    return _Launch(str(named.target or path), command + _run_options(own), tasks)
 
 
 def _run_options(own: Path) -> list[str]:
@@ -184,11 +181,6 @@ def _proved(launch: _Launch, users: Path, own: Path, named: TopologyOptions, opt
             for line in filter(None, (*words.unsteady(proof), words.fine(proof), words.verdict(proof))):
                 click.echo(f"  {line}" if line.startswith("ok") else line)
         return proof
-    except Outside as outside:
-        help = "write into the current folder, by a relative path; runs happen in a copy of it"
-        raise FlowdistError(
-            f"{launch.script} writes {outside.path}, which is outside of its folder", help=help
-        ) from None
     finally:
         prover.close()
 
@@ -213,17 +205,7 @@ class _Shown:
     """Findings as they come, and on a terminal a bar with the time that is left."""
 
     def __init__(self, *, quiet: bool) -> None:
-        from rich import progress  # not needed by --help
-
-        console = rich_console(err=True)
-        columns = (
-            progress.TextColumn("{task.description}", markup=False),
-            progress.BarColumn(),
-            progress.MofNCompleteColumn(),
-            progress.TimeRemainingColumn(),
-        )
-        hidden = quiet or not console.is_terminal
-        self._bar = progress.Progress(*columns, console=console, transient=True, disable=hidden)
+        self._bar = progress_bar("{task.description}", quiet=quiet)
         self._task = self._bar.add_task("starting", total=None)
         self._quiet = quiet
         self._known: set[tuple[str, str]] = set()

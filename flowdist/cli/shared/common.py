@@ -19,6 +19,7 @@ from flowdist.text.streams import raw_stream
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress
 
     from flowdist.dsl.load import Loaded
     from flowdist.dsl.problems.problem import Problem
@@ -127,6 +128,21 @@ def rich_console(*, err: bool = False, **settings: Any) -> Console:
     return Console(file=raw_stream(sys.stderr if err else sys.stdout), highlight=False, markup=False, **settings)
 
 
+def progress_bar(name: str, *fields: str, quiet: bool) -> Progress:
+    """Return a progress bar with further `fields` and the remaining time, on stderr if that is a terminal."""
+    from rich import progress  # only for what takes long
+
+    console = rich_console(err=True)
+    columns = (
+        progress.TextColumn(name, markup=False),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        *(progress.TextColumn(field, markup=False) for field in fields),
+        progress.TimeRemainingColumn(),
+    )
+    return progress.Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal)
+
+
 def print_json(kind: str, /, **content: Any) -> None:
     """Print the one object of a verb under --json on stdout: `kind` names the verb's result, `content` are its keys.
 
@@ -136,14 +152,19 @@ def print_json(kind: str, /, **content: Any) -> None:
     click.echo(json.dumps({**head, **content, **head}, indent=2))
 
 
-def until_ns(text: str | None, example: str = "") -> int | None:
-    """Return the value of --until in ns; None if not given. `example` is another value, where it may not be 0."""
+def ns_of(option: str, text: str | None) -> int | None:
+    """Return the duration that an option was given, in ns; None if it was not given."""
     from flowdist.graph import duration_help, parse_duration  # msgspec: not needed by --help
 
     try:
-        ns = parse_duration(text) if text is not None else None
+        return parse_duration(text) if text is not None else None
     except ValueError:
-        raise FlowdistError(f"--until {text} is not a duration", help=duration_help(text)) from None
+        raise FlowdistError(f"{option} {text} is not a duration", help=duration_help(text)) from None
+
+
+def until_ns(text: str | None, example: str = "") -> int | None:
+    """Return the value of --until in ns; None if not given. `example` is another value, where it may not be 0."""
+    ns = ns_of("--until", text)
     if ns == 0 and example:
         raise FlowdistError(f"--until {text}: nothing happens before that time", help=f"write {example}")
     return ns

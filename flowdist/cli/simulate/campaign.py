@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from flowdist.cli.shared.common import paint, print_json, rich_console
+from flowdist.cli.shared.common import paint, print_json, progress_bar
 from flowdist.cli.shared.options import TopologyOptions, gathered
 from flowdist.dsl.load import DEFAULT_FILE
 from flowdist.errors import FlowdistError, first_of
@@ -136,7 +136,7 @@ class Campaign(NamedTuple):
         seeds = list(dict.fromkeys([*(each.seed for each in known), *self.seeds]))
         properties, bounds = self.demands.properties(self.named), self.demands.bounds
         tried: dict[int, None] = {}
-        with _progress_bar(quiet=self.named.as_json) as bar:
+        with progress_bar("exploring", "{task.fields[failed]} failed", quiet=self.named.as_json) as bar:
             task, failures = bar.add_task("", total=len(seeds), failed=0), list[int]()
 
             def tell(verdict: Any) -> None:
@@ -180,21 +180,6 @@ class Campaign(NamedTuple):
             names = first_of(list(map(str, fixed)), SHOWN_MAX)
             kept = f"{self.options.corpus} keeps them, to be tried first"
             click.echo(f"\nfailed before, and hold now: seeds {names}; {kept}")
-
-
-def _progress_bar(*, quiet: bool) -> Any:
-    """Return a progress bar of rich with the remaining time, on stderr if that is a terminal."""
-    from rich import progress  # only a campaign draws
-
-    console = rich_console(err=True)
-    columns = (
-        progress.TextColumn("exploring"),
-        progress.BarColumn(),
-        progress.MofNCompleteColumn(),
-        progress.TextColumn("{task.fields[failed]} failed"),
-        progress.TimeRemainingColumn(),
-    )
-    return progress.Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal)
 
 
 def _campaign_dict(report: Any, target: str, options: list[str]) -> dict[str, Any]:

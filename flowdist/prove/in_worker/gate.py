@@ -18,8 +18,7 @@ from typing import NoReturn
 from flowdist.prove import calls
 from flowdist.prove.in_worker.prover_link import Prover
 
-VARIABLE = "FLOWDIST_GATE"  # `MODULE SOCKET`: what a worker calls before it acts, and what that connects to
-NAMES = ("FLOWDIST_REPLICA", "FLOWDIST_ROLE", "FLOWDIST_GENERATION", "RANK", "WORLD_SIZE", "MASTER_PORT")
+NAMES = ("FLOWDIST_ROLE", "FLOWDIST_GENERATION", "RANK", "WORLD_SIZE", "MASTER_PORT")
 
 
 def enter(path: str, looked_at: list[str]) -> None:

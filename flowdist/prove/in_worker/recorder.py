@@ -161,7 +161,7 @@ class Recorder:
         self._losses, self._samples, self._loaders = [], [], []
         self._places.tell("step")
         gradients = _digest([each.grad for group in optimizer.param_groups for each in group["params"]])
-        self._prover.ask(kind="step", order=_order(optimizer), gradients=gradients, **seen, **self._before)
+        self._prover.ask(kind="step", gradients=gradients, **seen, **self._before)
 
     def _is_quiet(self) -> bool:
         torch: Any = sys.modules["torch"]
@@ -320,14 +320,6 @@ def _name_of(iterator: Any) -> str:
 def _is_numbers(index: Any) -> bool:
     flat = index if isinstance(index, (list, tuple)) else [index]
     return 0 < len(flat) <= SAMPLES_MAX and all(isinstance(each, (int, str)) for each in flat)
-
-
-_orders: dict[int, int] = {}
-
-
-def _order(optimizer: Any) -> int:
-    """Return the place of an optimizer among those that have stepped."""
-    return _orders.setdefault(id(optimizer), len(_orders))
 
 
 def _state(optimizer: Any) -> list[Any]:

@@ -36,7 +36,7 @@ from flowdist.runtime.prefix import fork_safety
 from flowdist.runtime.prefix.caller import is_imported, place
 from flowdist.runtime.prefix.environment import watch_arguments
 from flowdist.runtime.prefix.late import Late
-from flowdist.runtime.prefix.link import VARIABLE, Link, pair
+from flowdist.runtime.prefix.link import GATE, VARIABLE, Link, pair
 from flowdist.runtime.prefix.signals import Handled, Shield
 from flowdist.runtime.prefix.watch import Watch
 from flowdist.runtime.prefix.worker import (
@@ -207,7 +207,7 @@ class Prefix:
 
     def _pass_gate(self) -> None:
         """Have this worker wait until it may act, and be watched, if somebody has set a gate: see `prove.in_worker`."""
-        gate = os.environ.get("FLOWDIST_GATE")
+        gate = os.environ.get(GATE)
         if gate and self._is_worker and self._gate is None:
             import importlib  # not before the script has begun
 
