@@ -182,7 +182,7 @@ class Stop:
 
     def _umask(self) -> int:
         lines = Path(f"/proc/{self.tid}/status").read_text().splitlines()
-        return next(int(line.split()[1], 8) for line in lines if line.startswith("Umask:"))
+        return next((int(line.split()[1], 8) for line in lines if line.startswith("Umask:")), 0)  # it is being killed
 
     def refuse(self, number: int) -> None:
         """Let the call fail with an error number."""

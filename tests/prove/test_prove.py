@@ -152,3 +152,22 @@ def test_a_loss_of_power_leaves_what_was_not_forced_to_the_disk_empty(tmp_path: 
     assert proved(tmp_path, "--procs", "1", "--only", point)["found"] == []
     (found,) = proved(tmp_path, "--procs", "1", "--power", "--only", f"{point}:power")["found"]
     assert found["kind"] == "torn save"
+
+
+def test_the_points_are_listed_as_json_and_none_is_tried(tmp_path: Path) -> None:
+    answer = proved(planted(tmp_path), "--list")
+    assert "last step" in answer["points"] and answer["tried"] == []
+
+
+def test_a_topology_whose_workers_start_cold_is_refused_with_the_reason(tmp_path: Path) -> None:
+    role = 't.role("trainer", ["bash", "-c", "exit 0"])'
+    (tmp_path / "train.py").write_text(f'from flowdist import Topology\nt = Topology("cold", nodes=1)\n{role}\n')
+    (problem,) = proved(tmp_path)["problems"]
+    assert "starts cold, so that its workers cannot be stopped" in problem["message"]
+
+
+@pytest.mark.parametrize("options", [("--role", "trainr"), ("--", "--steps")])
+def test_what_a_topology_does_not_have_is_refused(tmp_path: Path, options: tuple[str, ...]) -> None:
+    (tmp_path / "train.py").write_text('from flowdist import Topology\nt = Topology("a")\nt.role("trainer", "true")\n')
+    (problem,) = proved(tmp_path, *options)["problems"]
+    assert "no such role" in problem["message"] or "takes no arguments" in problem["message"]

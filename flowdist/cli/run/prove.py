@@ -165,7 +165,7 @@ def _proved(launch: _Launch, users: Path, own: Path, named: TopologyOptions, opt
                 for line in (words.opening(proof), *words.notes(proof)):
                     shown.print(line)
             if options.lists:
-                for point in chosen:
+                for point in () if is_quiet else chosen:
                     shown.print(f"  {point.name}")
                 return proof
             until = time.monotonic() + budget_s
