@@ -74,6 +74,7 @@ class Prover:
         tasks: The roles whose workers end; None: all.
         role: The role whose workers are killed; None: those of all.
         power: Whether the machine loses its power at some points.
+        within_s: Seconds without anything that happens after which a run hangs; None: by the first run.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Prover:
         tasks: frozenset[str] | None = None,
         role: str | None = None,
         power: bool = False,
+        within_s: float | None = None,
     ) -> None:
         self._command, self._script, self._users, self._own = command, script, users, own
         self._tasks, self._role, self._power = tasks, role, power
@@ -94,7 +96,7 @@ class Prover:
         self._ready_made: frozenset[str] = frozenset()
         self._name_of: Callable[[str], str] = str
         self._changing: frozenset[str] = frozenset()  # files that differ between two runs without a fault
-        self._within_s = WITHIN_S
+        self._within_s, self._is_given = within_s or WITHIN_S, within_s is not None
 
     def close(self) -> None:
         """End all jobs."""
@@ -112,7 +114,8 @@ class Prover:
         """
         seen("a run without a fault")
         clean, lane = self._first_run()
-        self._within_s = max(WITHIN_LEAST_S, SLOWER * clean.seconds)
+        if not self._is_given:
+            self._within_s = max(WITHIN_LEAST_S, SLOWER * clean.seconds)
         lane.folder.keep(self._own / "kept")
         seen("another one, to see what repeats itself")
         other = self._again(lane, clean)

@@ -171,3 +171,12 @@ def test_what_a_topology_does_not_have_is_refused(tmp_path: Path, options: tuple
     (tmp_path / "train.py").write_text('from flowdist import Topology\nt = Topology("a")\nt.role("trainer", "true")\n')
     (problem,) = proved(tmp_path, *options)["problems"]
     assert "no such role" in problem["message"] or "takes no arguments" in problem["message"]
+
+
+def test_a_restart_that_waits_for_ever_is_a_hang(tmp_path: Path) -> None:
+    planted(
+        tmp_path,
+        ("    begun, total, state = json", "    __import__('time').sleep(3600)\n    begun, total, state = json"),
+    )
+    (found,) = proved(tmp_path, "--within", "3s", "--only", "step6")["found"]
+    assert found["kind"] == "hang"

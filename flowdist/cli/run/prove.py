@@ -35,6 +35,7 @@ class ProveOptions(NamedTuple):
     procs: int = 2
     role: str | None = None
     budget: str | None = None
+    within: str | None = None
     only: tuple[str, ...] = ()
     jobs: int | None = None
     power: bool = False
@@ -48,6 +49,12 @@ class ProveOptions(NamedTuple):
         ns = ns_of("--budget", self.budget)
         return float("inf") if ns is None else ns / 1e9
 
+    @property
+    def within_s(self) -> float | None:
+        """Return the seconds without anything that happens after which a run hangs; None if that is not given."""
+        ns = ns_of("--within", self.within)
+        return None if ns is None else ns / 1e9
+
 
 @verb("prove")
 @topology_options
@@ -57,6 +64,7 @@ class ProveOptions(NamedTuple):
     click.option("--procs", type=click.IntRange(1, 64), default=2, metavar="N", help="For a script: workers."),
     click.option("--role", metavar="ROLE", help="For a topology: kill workers of this role alone."),
     click.option("--budget", metavar="TIME", help="Try the most telling points first, and stop after this time."),
+    click.option("--within", metavar="TIME", help="A run hangs if nothing happens for so long (default: 20s or more)."),
     click.option("--only", multiple=True, metavar="POINT", help="Try this point alone; a finding names it."),
     click.option(
         "--jobs", type=click.IntRange(1, 64), metavar="N", help="Points at once (default: as the CPUs allow)."
@@ -155,7 +163,11 @@ def _proved(launch: _Launch, users: Path, own: Path, named: TopologyOptions, opt
     """Watch the script, try its points, and show what is found."""
     is_quiet, budget_s = named.as_json, options.budget_s
     prover = Prover(
-        launch.command, launch.script, users, own, tasks=launch.tasks, role=options.role, power=options.power
+        *(launch.command, launch.script, users, own),
+        tasks=launch.tasks,
+        role=options.role,
+        power=options.power,
+        within_s=options.within_s,
     )
     try:
         with _Shown(quiet=is_quiet) as shown:
