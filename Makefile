@@ -74,6 +74,7 @@ prove: $(VENV)/.frameworks  ## right scripts are green at all of their points, a
 
 prove-some: $(VENV)/.frameworks  ## three of the right scripts, and each fourth of their bugs
 	$(BIN)/python -m tests.prove ddp.py numpy_loop.py stateful_loader.py ddp- numpy- loader- --every 4
+	$(BIN)/python -m tests.prove --oracle ddp.py ddp-best-lost
 
 NEWEST := .venv-newest
 NEWEST_PYTHON := $(NEWEST)/bin/python

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from flowdist.prove.history import Attempt, Run, Step, Worker
@@ -74,7 +75,8 @@ def findings(watched: Watched, run: Run, point: Point, ends: Ends, *, exact: boo
     """
     if run.outcome != "ended":
         return [_not_ended(watched, run, point)]
-    reached = reached_save(watched, run)
+    count = max(map(len, run.attempts.values()), default=0)
+    reached = list(accumulate((reached_save(watched, run, at) for at in range(count)), max))
     found: list[Finding] = []
     for worker, attempts in sorted(run.attempts.items()):
         if worker in watched.clean.attempts and len(attempts) > 1:
@@ -113,19 +115,18 @@ def _not_ended(watched: Watched, run: Run, point: Point) -> Finding:
     return Finding("error", f"the job cannot resume: {error}", place)
 
 
-def reached_save(watched: Watched, run: Run) -> int:
-    """Return the step of the last save that was certainly complete when the first kill came; 0: none was."""
+def reached_save(watched: Watched, run: Run, at: int = 0) -> int:
+    """Return the step of the last save that was certainly complete when the attempts `at` were killed; 0: none was."""
     reached = 0
     for save in watched.saves:
         for place in save.places:
             attempts = run.attempts.get(place.worker)
             if not attempts:
                 return reached
+            attempt = attempts[min(at, len(attempts) - 1)]
             call = watched.first(place.worker).calls[place.at]
             wanted = _nth(watched.first(place.worker), place.at)
-            done = sum(
-                (each.kind, each.path) == (call.kind, call.path) for each in attempts[0].calls[: attempts[0].done]
-            )
+            done = sum((each.kind, each.path) == (call.kind, call.path) for each in attempt.calls[: attempt.done])
             if done < wanted:
                 return reached
         reached = max(0, save.step - watched.lag)
@@ -156,7 +157,7 @@ def _of_worker(
     worker: Worker,
     attempts: list[Attempt],
     clean: list[Step],
-    reached: int,
+    reached: list[int],
     *,
     exact: bool,
 ) -> list[Finding]:
@@ -164,31 +165,39 @@ def _of_worker(
     last = attempts[-1]
     if not clean or not any(each.steps for each in attempts):
         return []
-    if not last.steps:
-        done = max(began_at(clean, each.steps, reached) + len(each.steps) for each in attempts[:-1] if each.steps)
-        if done >= len(clean):
-            return []  # it was done
-        return [Finding("steps", f"the job ends after step {done} of {len(clean)}", _restore(run), done + 1)]
-    begun = began_at(clean, last.steps, reached)
     found: list[Finding] = []
-    if begun == 0 and attempts[0].steps and not watched.saved:
-        text = (
-            f"it begins anew after step {len(attempts[0].steps)}: a restart reads nothing that the script has written"
-        )
+    done = len(attempts[0].steps)
+    for at, attempt in enumerate(attempts[1:]):
+        if attempt.steps:
+            begun = began_at(clean, attempt.steps, reached[at])
+            found += _of_attempt(watched, run, attempt, clean, begun, reached[at], exact=exact)
+            done = begun + len(attempt.steps)
+    if found or done == len(clean):
+        return found
+    text = f"it takes {done} steps in all, and {len(clean)} without a kill"
+    if not last.steps:
+        text = f"the job ends after step {done} of {len(clean)}"
+    return [Finding("steps", text, _restore(run), min(done, len(clean)) + 1)]
+
+
+def _of_attempt(
+    watched: Watched, run: Run, attempt: Attempt, clean: list[Step], begun: int, reached: int, *, exact: bool
+) -> list[Finding]:
+    """Return what an attempt shows that has begun after step `begun`, while the save of step `reached` is complete."""
+    found: list[Finding] = []
+    if begun == 0 and not watched.saved:
+        steps = len(next(each.steps for attempts in run.attempts.values() for each in attempts if each.steps))
+        text = f"it begins anew after step {steps}: a restart reads nothing that the script has written"
         found.append(Finding("no resume", text, run.place("step"), 1))
     if begun < reached:
         text = f"it goes on with step {begun + 1}, although the save of step {reached} was complete"
         found.append(Finding("lost save", text, _restore(run), begun + 1))
     if exact:
-        if difference := _difference(clean, last.steps, begun, run):
+        if difference := _difference(clean, attempt.steps, begun, run):
             found.append(difference)
-    elif again := _samples(clean, last.steps, begun):
+    elif again := _samples(clean, attempt.steps, begun):
         text = f"after a resume at step {begun}, {again}"
         found.append(Finding("data again", text, run.place("loader", "step"), begun + 1))
-    total = begun + len(last.steps)
-    if not found and total != len(clean):
-        text = f"it takes {total} steps in all, and {len(clean)} without a kill"
-        found.append(Finding("steps", text, _restore(run), min(total, len(clean)) + 1))
     return found
 
 

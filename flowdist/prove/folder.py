@@ -45,7 +45,7 @@ class Folder:
     """
 
     def __init__(self, users: Path, copy: Path, own: Path, left_out: Iterable[str] = ()) -> None:
-        self.users, self.path = users, copy
+        self.users, self.path, self._own = users, copy, own
         self._allowed = (*_IN_ALL, "/memfd:", str(own), *(str(Path.home() / name) for name in CACHES))
         self.left_out = set(left_out)
         self.ready_made: frozenset[str] = frozenset()  # folders that are there, and empty, when a run begins
@@ -65,7 +65,7 @@ class Folder:
 
     def _copy(self, source: Path, target: Path) -> None:
         name = str(source.relative_to(self.users))
-        if name in self.left_out:
+        if name in self.left_out or source == self._own:
             return
         if source.is_symlink() or not source.is_dir():
             if source.is_symlink() or source.stat().st_size > COPIED_BYTES_MAX:
@@ -155,6 +155,12 @@ class Folder:
             if (self.path / path).is_file():
                 os.truncate(self.path / path, 0)
         self._unsynced.clear()
+
+    def note_ready_made(self) -> None:
+        """Note the folders that the script has made already, before any worker has begun: each run finds them."""
+        folders = (path for path in self.path.rglob("*") if path.is_dir() and not path.is_symlink())
+        names = (path.relative_to(self.path) for path in folders)
+        self.ready_made |= {str(name) for name in names if self._is_new(name)}
 
     def is_written(self, path: str) -> bool:
         """Return whether the run has written a path, relative to the copy."""

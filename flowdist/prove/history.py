@@ -73,9 +73,13 @@ class Attempt:
     first step, `looked` those that it looked at before it acted, `listed` the folders that it looked into. `places` are
     lines of the script, by what they do: `write PATH`, `read PATH`, `loader`, `step`. `code` is its exit code, None if
     it was killed, and `error` the last line about it. `done` is how many of the calls certainly happened.
+
+    Of a restart, `begun` is how many steps it has behind it, and the calls that the run without a fault makes until
+    then stand in front of its own, once it has taken a step.
     """
 
     steps: list[Step] = field(default_factory=list)
+    begun: int = 0
     calls: list[Call] = field(default_factory=list)
     done: int = 0
     reads: list[str] = field(default_factory=list)

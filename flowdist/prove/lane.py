@@ -24,7 +24,7 @@ import msgspec
 
 from flowdist.prove import calls
 from flowdist.prove.folder import CannotProve, Folder
-from flowdist.prove.history import Attempt, Call, Run, Step
+from flowdist.prove.history import Attempt, Call, Run, Step, Worker
 from flowdist.prove.member import Member
 from flowdist.prove.points import Kill
 from flowdist.runtime.prefix.link import GATE
@@ -57,6 +57,7 @@ class Lane:
     def __init__(self, command: list[str], folder: Folder, own: Path, tasks: frozenset[str] | None = None) -> None:
         self.folder, self._own, self._tasks = folder, own, tasks
         self.name_of: Callable[[str], str] = lambda path: path  # the name of a path that is the same in each run
+        self.behind: Callable[[Run, Worker], tuple[int, list[Call]]] | None = None  # see `Attempt.begun`
         self._run, self._kills = Run(), tuple[Kill, ...]()
         self._members: set[Member] = set()
         self._is_resetting = False
@@ -212,6 +213,7 @@ class Lane:
         self._selector.register(member.pidfd, selectors.EVENT_READ, lambda: self._forget(member))
         if self._is_first:
             self._in_tmp |= set(os.listdir(self._own / "tmp"))  # noqa: PTH208
+            self.folder.note_ready_made()
         self._release()
 
     def _told(self, member: Member, attempt: Attempt, message: dict[str, Any]) -> None:
@@ -224,8 +226,10 @@ class Lane:
             case "step":
                 attempt.restored = attempt.restored if attempt.steps else len(attempt.reads)
                 attempt.steps.append(msgspec.convert(message, Step))
+                if self._is_resumed(member) and self.behind is not None and len(attempt.steps) == 1:
+                    attempt.begun, attempt.calls = self.behind(self._run, member.worker)
                 attempt.done = len(attempt.calls)
-                if not self._strikes(member, "step", lambda kill: kill.nth == len(attempt.steps)):
+                if not self._strikes(member, "step", lambda kill: kill.nth == attempt.begun + len(attempt.steps)):
                     member.say()
             case "place":
                 what, _, path = message["what"].partition(" ")
@@ -237,6 +241,9 @@ class Lane:
                     attempt.reads.append(self._relative(message["path"]))
                 if not self._strikes(member, "read", lambda kill: kill.nth == len(attempt.reads)):
                     member.say()
+
+    def _is_resumed(self, member: Member) -> bool:
+        return len(self._run.attempts[member.worker]) > 1
 
     def _relative(self, path: str) -> str:
         return self.name_of(os.path.relpath(path, self.folder.path))
@@ -289,7 +296,7 @@ class Lane:
 
     def _changes(self, member: Member, attempt: Attempt, stop: calls.Stop, path: str, target: str) -> bool:
         """Note a call that changes a file of the run; return whether a kill comes in its place."""
-        call = Call(stop.call, path, target, stop.size, len(attempt.steps))
+        call = Call(stop.call, path, target, stop.size, attempt.begun + len(attempt.steps))
         attempt.done = len(attempt.calls)
         attempt.calls.append(call.named(self.name_of))
         if self._strikes(member, "call", lambda kill: kill.is_at(attempt.calls), stop):

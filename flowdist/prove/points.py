@@ -82,7 +82,7 @@ def points(watched: Watched, killed: Run, between: int, first: Worker, *, power:
         point.variant("one", "one rank alone in a save", lambda kill: replace(kill, all_ranks=False))
         for point in before
     ]
-    found += _twice(before, first)
+    found += _twice(watched, before, first)
     if power:
         whole = [point for point in of_saves if point.kills[0].when != "half"]
         found += [
@@ -165,12 +165,13 @@ def _at_reads(killed: Run, between: int, first: Worker) -> Iterator[Point]:
             yield Point(f"restore:{worker}:read{nth}:{path}", "in a restore", kills)
 
 
-def _twice(before: Sequence[Point], worker: Worker) -> Iterator[Point]:
+def _twice(watched: Watched, before: Sequence[Point], worker: Worker) -> Iterator[Point]:
     """Yield points at which the job is killed twice in a row: in one save, in the middle of each, and at one step."""
     about = "twice in a row"
     for number in sorted({point.save for point in before}, reverse=True):
         of_save = [point for point in before if point.save == number]
         point = of_save[len(of_save) // 2]
         kill = point.kills[0]
-        yield Point(f"{point.name}:twice", about, (kill, replace(kill, nth=1)), number)
+        again = kill if watched.first(kill.worker).steps else replace(kill, nth=1)  # without steps, the next such call
+        yield Point(f"{point.name}:twice", about, (kill, again), number)
     yield Point("step1:twice", about, (Kill(worker, "step", 1), Kill(worker, "step", 1)))

@@ -11,10 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from flowdist.prove.compare import Ends, Finding, findings, lag_of
+from flowdist.prove.chain import LONGEST, came, is_as_planned, next_chain
+from flowdist.prove.compare import Ends, Finding, began_at, findings, lag_of, reached_save
 from flowdist.prove.contents import first_difference
 from flowdist.prove.folder import CannotProve, Folder
-from flowdist.prove.history import Run, Step
+from flowdist.prove.history import Call, Run, Step, Worker
 from flowdist.prove.lane import Lane, StartAgain
 from flowdist.prove.points import Kill, Point, points
 from flowdist.prove.watched import Names, Watched, keep_common, made_at_first, paths_of, saved_files
@@ -75,6 +76,7 @@ class Prover:
         role: The role whose workers are killed; None: those of all.
         power: Whether the machine loses its power at some points.
         within_s: Seconds without anything that happens after which a run hangs; None: by the first run.
+        longest: How many points one run may have. See `chain`.
     """
 
     def __init__(
@@ -88,9 +90,11 @@ class Prover:
         role: str | None = None,
         power: bool = False,
         within_s: float | None = None,
+        longest: int = LONGEST,
     ) -> None:
         self._command, self._script, self._users, self._own = command, script, users, own
         self._tasks, self._role, self._power = tasks, role, power
+        self._longest = longest
         self._lanes: list[Lane] = []
         self._left_out: set[str] = set()
         self._ready_made: frozenset[str] = frozenset()
@@ -141,10 +145,11 @@ class Prover:
 
     def _again(self, lane: Lane, clean: Run) -> Run:
         """Run the script once more without a fault, with the folders that it makes first made, if it bears that."""
-        lane.folder.ready_made = made_at_first(clean)
+        of_prefix = lane.folder.ready_made
+        lane.folder.ready_made |= made_at_first(clean)
         other = lane.play(within_s=self._within_s)
-        if _failed(other) and lane.folder.ready_made:
-            lane.folder.ready_made = frozenset()
+        if _failed(other) and lane.folder.ready_made != of_prefix:
+            lane.folder.ready_made = of_prefix
             other = lane.play(within_s=self._within_s)
         self._ready_made = lane.folder.ready_made
         return _checked(lane, other)
@@ -186,22 +191,33 @@ class Prover:
             lanes: How many points are played at once.
         """
         began, left, lock = time.monotonic(), deque(chosen), threading.Lock()
+        longest, bound = 1, 1 if proof.uneven else self._longest
         is_on = goes_on(None)
 
         def play_on(lane: Lane | None) -> None:
-            nonlocal is_on
+            nonlocal is_on, longest, bound
             own = lane or self._lane()  # of this thread, with which its job would end
+            own.behind = lambda run, worker: _behind(proof.watched, run, worker)
             try:
                 while True:
                     with lock:
                         if not is_on or not left:
                             return
-                        point = left.popleft()
-                    tried, unsteady = self._sure(own, proof, point)
+                        chain = next_chain(proof.watched, left, longest)
+                    if len(chain) > 1:
+                        played, unsteady = self._chained(own, proof, chain), list[tuple[Point, Finding]]()
+                    else:
+                        tried, unsteady = self._sure(own, proof, chain[0])
+                        played = [tried]
                     with lock:
-                        proof.tried.append(tried)
+                        left.extendleft(reversed(chain[len(played) :]))
+                        is_well = len(played) == len(chain) and not any(each.findings for each in played)
+                        bound = bound if played else max(1, bound // 2)
+                        longest = min(2 * longest, bound) if is_well else 1
                         proof.unsteady += unsteady
-                        is_on = goes_on(tried) and is_on
+                        for tried in played:
+                            proof.tried.append(tried)
+                            is_on = goes_on(tried) and is_on
             finally:
                 if lane is None:
                     own.close()
@@ -218,6 +234,14 @@ class Prover:
                 left.clear()  # if it is interrupted, or a lane fails, the others end with the point that they play
         proof.seconds += time.monotonic() - began
 
+    def _chained(self, lane: Lane, proof: Proof, chain: list[Point]) -> list[Tried]:
+        """Play points in one run; return those of them that came and have shown nothing, which may be none."""
+        run = self._run(lane, [kill for point in chain for kill in point.kills])
+        shown = findings(proof.watched, run, chain[0], self._ends_of(lane, proof, run))
+        if shown or not is_as_planned(proof.watched, run):
+            return []
+        return [Tried(point, (), run.seconds / len(chain)) for point in came(chain, run.kills)]
+
     def _sure(self, lane: Lane, proof: Proof, point: Point) -> tuple[Tried, list[tuple[Point, Finding]]]:
         """Play a point, and again if something new is found; return what was found twice, and what only once."""
         tried = self._tried(lane, proof, point)
@@ -228,15 +252,22 @@ class Prover:
         return replace(tried, findings=tuple(each for each in tried.findings if each.kind in again)), once
 
     def _tried(self, lane: Lane, proof: Proof, point: Point) -> Tried:
-        """Play a point once."""
+        """Play a point once, in a run of its own."""
+        run = self._run(lane, point.kills)
+        ends = self._ends_of(lane, proof, run)
+        shown = findings(proof.watched, run, point, ends, exact=not proof.uneven) if run.kills else []
+        return Tried(point, tuple(shown), run.seconds, run.kills == len(point.kills))
+
+    def _run(self, lane: Lane, kills: Sequence[Kill]) -> Run:
+        """Run the script once with these kills."""
         try:
-            run = lane.play(point.kills, within_s=self._within_s)
+            return lane.play(kills, within_s=self._within_s)
         except StartAgain:
             names = ", ".join(sorted(lane.folder.left_out - self._left_out))
             raise CannotProve(f"after a kill the script writes {names}, which your folder has already") from None
-        ends = self._ends(proof.watched, lane.folder.files()) if run.outcome == "ended" else Ends({})
-        shown = findings(proof.watched, run, point, ends, exact=not proof.uneven) if run.kills else []
-        return Tried(point, tuple(shown), run.seconds, run.kills == len(point.kills))
+
+    def _ends_of(self, lane: Lane, proof: Proof, run: Run) -> Ends:
+        return self._ends(proof.watched, lane.folder.files()) if run.outcome == "ended" else Ends({})
 
     def _ends(self, watched: Watched, files: Mapping[str, Path]) -> Ends:
         """Compare what a run has left, of what a restart reads, with what the run without a fault has."""
@@ -251,6 +282,15 @@ class Prover:
             elif entry := first_difference(path, now[name]):
                 differ[name] = f"{entry} differs"
         return Ends(differ, tuple(sorted(set(now) - set(kept))))
+
+
+def _behind(watched: Watched, run: Run, worker: Worker) -> tuple[int, list[Call]]:
+    """Return how many steps the last attempt of a worker has behind it, at its first one, and the calls until then."""
+    clean, attempts = watched.clean.attempts.get(worker), run.attempts[worker]
+    if not clean or not clean[0].steps:
+        return 0, attempts[-1].calls
+    begun = began_at(clean[0].steps, attempts[-1].steps, reached_save(watched, run, len(attempts) - 2))
+    return begun, watched.calls_behind(worker, begun)
 
 
 def _checked(lane: Lane, run: Run) -> Run:

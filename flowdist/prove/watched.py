@@ -132,6 +132,12 @@ class Watched:
         """Return the attempt of a worker without a fault."""
         return self.clean.attempts[worker][0]
 
+    def calls_behind(self, worker: Worker, begun: int) -> list[Call]:
+        """Return the calls that a worker without a fault makes up to a step, with those of the saves of that step."""
+        of_saves = {place for save in self.saves if save.step - self.lag <= begun for place in save.places}
+        calls = self.first(worker).calls
+        return [call for at, call in enumerate(calls) if call.steps <= begun or Place(worker, at) in of_saves]
+
     @property
     def steps(self) -> int:
         """Return how many steps the script takes."""

@@ -1,8 +1,11 @@
-"""`python -m tests.prove [NAME ...] [--every N] [--write FILE]`: right scripts are green, and planted bugs are found.
+"""`python -m tests.prove [NAME ...] [--every N] [--write FILE] [--oracle]`: right scripts are green, bugs are found.
 
 The scripts and bugs of `scripts/` were written by someone who had not seen the code of `flowdist prove`. A right script
 has to show nothing at all of its points, and all but one in twenty of the bugs have to be found, each with a cause that
 `CAUSES` takes for its kind. Without names all are tried.
+
+With `--oracle` each script is proved with several points in one run and with a run for each, and both have to show the
+same at each point.
 """
 
 from __future__ import annotations
@@ -62,7 +65,11 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="of scripts and bugs, or how they begin")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="try each N-th bug only")
     parser.add_argument("--write", metavar="FILE", help="write the table into a page")
+    parser.add_argument("--oracle", action="store_true", help="prove each script both ways, and compare")
     options = parser.parse_args()
+    if options.oracle:
+        same = [is_same(name) for name in options.names or [*RIGHT, *(bug[0] for bug in planted.BUGS)]]
+        sys.exit(not all(same))
     rows = []
     for name in RIGHT:
         if not options.names or name in options.names:
@@ -100,6 +107,20 @@ def wrong(name: str, script: str, kind: str, replacements: list[tuple[str, str]]
     answer, seconds = proved(script, text, "--fail-fast")
     found = answer["found"]
     return _row(name, kind, found, answer, seconds, is_good=bool(found) and found[0]["kind"] in CAUSES[kind])
+
+
+def is_same(name: str) -> bool:
+    """Return whether a script or bug shows the same at each point in one run with others and in one of its own."""
+    known = {bug[0]: bug for bug in planted.BUGS}
+    script = known[name][1] if name in known else name
+    text = planted.buggy(script, known[name][3]) if name in known else (SCRIPTS / name).read_text()
+    (quick, quick_s), (slow, slow_s) = proved(script, text), proved(script, text, "--alone")
+    shown, alone = ({each["point"]: (each["came"], each["found"]) for each in by["tried"]} for by in (quick, slow))
+    differ = sorted(point for point in {*shown, *alone} if shown.get(point) != alone.get(point))
+    print(f"{'WRONG ' if differ or not shown else 'ok    '} {name}: {len(shown)} points in {quick_s:.0f} s, each alone "
+          f"in {slow_s:.0f} s", *(f"\n    {each}: {shown.get(each)}, alone {alone.get(each)}" for each in differ),
+          flush=True)  # fmt: skip
+    return bool(shown) and not differ
 
 
 def _row(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from flowdist.prove.compare import Ends
 from flowdist.prove.history import Attempt, Call, Run, Step, Worker
 from flowdist.prove.points import Kill, Point
 from flowdist.prove.watched import Watched
@@ -65,5 +66,6 @@ def watched() -> Watched:
     return Watched(clean_run(), frozenset({"ckpt"}))
 
 
+NOTHING = Ends({})
 KILL = Kill(RANKS[0], "call", 1, "write", "ckpt/12.tmp")
 POINT = Point("save3:default.0:write:ckpt/12.tmp:before", "all ranks in a save", (KILL,), 3)

@@ -96,6 +96,18 @@ def test_a_value_that_was_not_restored_is_named_by_its_place_in_the_file(tmp_pat
     assert found["kind"] == "the end" and found["text"] == "out/0.json: [1] differs at the end"
 
 
+@pytest.mark.parametrize("restored", ["begun, total, state", "begun, total, _"])
+def test_points_of_one_run_show_what_each_shows_in_a_run_of_its_own(tmp_path: Path, restored: str) -> None:
+    """The oracle of chains: all points, tried both ways, and compared one by one."""
+    state = "random.setstate((state[0]" if restored.endswith("state") else "# ((state[0]"
+    planted(tmp_path, ("begun, total, state = json", f"{restored} = json"), ("random.setstate((state[0]", state))
+    quick, slow = (proved(tmp_path, "--procs", "1", *alone) for alone in ([], ["--alone"]))
+    for answer in (quick, slow):
+        answer["tried"] = sorted((each["point"], each["came"], *each["found"]) for each in answer["tried"])
+    assert quick["tried"] == slow["tried"] and len(quick["tried"]) == len(quick["points"])
+    assert bool(quick["found"]) != restored.endswith("state")
+
+
 def test_a_script_that_writes_elsewhere_is_refused_before_it_has(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

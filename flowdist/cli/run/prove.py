@@ -20,6 +20,7 @@ from flowdist.cli.shared.options import TopologyOptions, gathered, topology_opti
 from flowdist.dsl.load import DEFAULT_FILE, check_runnable, looks_like_topology
 from flowdist.errors import FlowdistError
 from flowdist.prove import words
+from flowdist.prove.chain import LONGEST
 from flowdist.prove.points import Point
 from flowdist.prove.proving import Proof, Prover, Tried
 
@@ -38,6 +39,7 @@ class ProveOptions(NamedTuple):
     within: str | None = None
     only: tuple[str, ...] = ()
     jobs: int | None = None
+    alone: bool = False
     power: bool = False
     fail_fast: bool = False
     lists: bool = False
@@ -69,6 +71,7 @@ class ProveOptions(NamedTuple):
     click.option(
         "--jobs", type=click.IntRange(1, 64), metavar="N", help="Points at once (default: as the CPUs allow)."
     ),
+    click.option("--alone", is_flag=True, help="Give each point a run of its own, which takes twice as long."),
     click.option("--power", is_flag=True, help="Try also that the machine loses its power, as ext4 would leave files."),
     click.option("--fail-fast", is_flag=True, help="Stop at the first finding."),
     click.option("--list", "lists", is_flag=True, help="Print the points, and try none."),
@@ -168,6 +171,7 @@ def _proved(launch: _Launch, users: Path, own: Path, named: TopologyOptions, opt
         role=options.role,
         power=options.power,
         within_s=options.within_s,
+        longest=1 if options.alone else LONGEST,
     )
     try:
         with _Shown(quiet=is_quiet) as shown:
