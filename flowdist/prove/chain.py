@@ -44,11 +44,11 @@ def came(chain: list[Point], kills: int) -> list[Point]:
 def _moment(watched: Watched, point: Point) -> tuple[float, ...] | None:
     """Return when a point comes in the run without a fault: after which step and which call; None: it is played alone.
 
-    A chain has points that are told by the steps of a rank, and after which the machine has its power. What two kills
-    in one save leave behind is counted in a run of its own.
+    A chain has points that are told by the steps of a rank, and after which the machine has its power and the world its
+    size. What two kills in one save leave behind is counted in a run of its own.
     """
     kill, *more = point.kills
-    if kill.power or (more and point.save) or not watched.first(kill.worker).steps:
+    if kill.power or kill.size or (more and point.save) or not watched.first(kill.worker).steps:
         return None
     if kill.on == "step":
         return kill.nth, -1

@@ -7,17 +7,19 @@ first differing step began from says why.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from flowdist.prove.history import Attempt, Run, Step, Worker
+from flowdist.prove.history import Attempt, Run, Step
 from flowdist.prove.points import Point
 from flowdist.prove.watched import Watched
 
 SHOWN = 4  # ranges of samples that are named
+SAFE_SUM = 2  # numbers whose sum does not depend on their order
 
 HELP = {
     "torn save": "write to a temporary name, os.fsync, then os.replace; or worker.commit(path)",
@@ -63,7 +65,9 @@ class Ends:
     extra: tuple[str, ...] = ()
 
 
-def findings(watched: Watched, run: Run, point: Point, ends: Ends, *, exact: bool = True) -> list[Finding]:
+def findings(
+    watched: Watched, run: Run, point: Point, ends: Ends, *, exact: bool = True, tolerance: float = 0.0
+) -> list[Finding]:
     """Return what a run with a kill shows, the cause first.
 
     Args:
@@ -72,6 +76,7 @@ def findings(watched: Watched, run: Run, point: Point, ends: Ends, *, exact: boo
         point: Which kills these were.
         ends: What it has left.
         exact: Whether two runs without a fault were equal to the bit. Else values are not compared.
+        tolerance: By how much of its value a loss may differ; 0: nothing may, and gradients and saved files neither.
     """
     if run.outcome != "ended":
         return [_not_ended(watched, run, point)]
@@ -81,10 +86,10 @@ def findings(watched: Watched, run: Run, point: Point, ends: Ends, *, exact: boo
     for worker, attempts in sorted(run.attempts.items()):
         if worker in watched.clean.attempts and len(attempts) > 1:
             clean = watched.first(worker).steps
-            found += _of_worker(watched, run, worker, attempts, clean, reached, exact=exact)
-    if not found and exact:
+            found += _of_worker(watched, run, attempts, clean, reached, exact=exact, tolerance=tolerance)
+    if not found and exact and not tolerance:
         found += [
-            Finding("the end", f"{name}: {how} at the end", run.place(f"write {name}", *_reads(run)))
+            Finding("the end", f"{name}: {how} at the end", run.place(f"write {name}", *run.reads()))
             for name, how in ends.differ.items()
         ]
     if len(point.kills) > 1 and point.save and len(ends.extra) >= len(point.kills):
@@ -106,7 +111,7 @@ def _merged(found: Sequence[Finding]) -> list[Finding]:
 
 def _not_ended(watched: Watched, run: Run, point: Point) -> Finding:
     kill = point.kills[0]
-    place = run.place(f"write {kill.path}", *_reads(run))
+    place = run.place(f"write {kill.path}", *run.reads())
     if run.outcome == "hung":
         return Finding("hang", "the job hangs after the restart, until somebody ends it", place)
     error = run.error or "a worker ends by itself"
@@ -154,12 +159,12 @@ def _nth(attempt: Attempt, index: int) -> int:
 def _of_worker(
     watched: Watched,
     run: Run,
-    worker: Worker,
     attempts: list[Attempt],
     clean: list[Step],
     reached: list[int],
     *,
     exact: bool,
+    tolerance: float,
 ) -> list[Finding]:
     """Return what the attempts of one worker show after the first kill."""
     last = attempts[-1]
@@ -170,18 +175,26 @@ def _of_worker(
     for at, attempt in enumerate(attempts[1:]):
         if attempt.steps:
             begun = began_at(clean, attempt.steps, reached[at])
-            found += _of_attempt(watched, run, attempt, clean, begun, reached[at], exact=exact)
+            found += _of_attempt(watched, run, attempt, clean, begun, reached[at], exact=exact, tolerance=tolerance)
             done = begun + len(attempt.steps)
     if found or done == len(clean):
         return found
     text = f"it takes {done} steps in all, and {len(clean)} without a kill"
     if not last.steps:
         text = f"the job ends after step {done} of {len(clean)}"
-    return [Finding("steps", text, _restore(run), min(done, len(clean)) + 1)]
+    return [Finding("steps", text, run.restore(), min(done, len(clean)) + 1)]
 
 
 def _of_attempt(
-    watched: Watched, run: Run, attempt: Attempt, clean: list[Step], begun: int, reached: int, *, exact: bool
+    watched: Watched,
+    run: Run,
+    attempt: Attempt,
+    clean: list[Step],
+    begun: int,
+    reached: int,
+    *,
+    exact: bool,
+    tolerance: float,
 ) -> list[Finding]:
     """Return what an attempt shows that has begun after step `begun`, while the save of step `reached` is complete."""
     found: list[Finding] = []
@@ -190,10 +203,9 @@ def _of_attempt(
         text = f"it begins anew after step {steps}: a restart reads nothing that the script has written"
         found.append(Finding("no resume", text, run.place("step"), 1))
     if begun < reached:
-        text = f"it goes on with step {begun + 1}, although the save of step {reached} was complete"
-        found.append(Finding("lost save", text, _restore(run), begun + 1))
+        found.append(lost_save(run, begun, reached))
     if exact:
-        if difference := _difference(clean, attempt.steps, begun, run):
+        if difference := _difference(clean, attempt.steps, begun, run, tolerance):
             found.append(difference)
     elif again := _samples(clean, attempt.steps, begun):
         text = f"after a resume at step {begun}, {again}"
@@ -201,47 +213,69 @@ def _of_attempt(
     return found
 
 
+def lost_save(run: Run, begun: int, reached: int) -> Finding:
+    """Return the finding for a restart that has not found the last complete save."""
+    text = f"it goes on with step {begun + 1}, although the save of step {reached} was complete"
+    return Finding("lost save", text, run.restore(), begun + 1)
+
+
 def began_at(clean: Sequence[Step], steps: Sequence[Step], expected: int) -> int:
     """Return how many steps of the run without a kill an attempt has behind it when it begins.
 
     It is the step that is most like the first one of the attempt: weights weigh most, then the optimizer's state and
-    the samples. Of several the one that is next to the `expected` one.
+    the samples. A later step wins against the first one, which is like everything that was not restored. Of several the
+    one that is next to the `expected` one.
     """
-    first = steps[0]
+    first, start = steps[0], clean[0]
 
-    def likeness(at: int) -> tuple[int, int]:
+    def likeness(at: int) -> tuple[bool, int, int]:
         step = clean[at]
+        is_restored = any(
+            getattr(first, name) == getattr(step, name) != getattr(start, name)
+            for name in ("weights", "optimizer", "count")
+        )
         alike = 3 * (step.weights == first.weights) + 2 * (step.optimizer == first.optimizer)
         alike += 2 * (bool(step.samples) and step.samples == first.samples) + (step.rates == first.rates)
         alike += 2 * (step.count is not None and step.count == first.count) + (step.random == first.random)
-        return alike, -abs(at - expected)
+        return is_restored, alike, -abs(at - expected)
 
     return max(range(len(clean)), key=likeness)
 
 
-def _difference(clean: Sequence[Step], steps: Sequence[Step], begun: int, run: Run) -> Finding | None:
+def _difference(clean: Sequence[Step], steps: Sequence[Step], begun: int, run: Run, tolerance: float) -> Finding | None:
     """Return the first step that differs from the run without a kill, by its cause."""
     again = _samples(clean, steps, begun)
     causes = _causes(clean[begun], steps[0])
     for offset, (step, other) in enumerate(zip(steps, clean[begun:], strict=False)):
-        if again or not _same_losses(step, other, is_first=offset == 0) or _outcome(step) != _outcome(other):
+        is_same = _same_losses(step, other, tolerance, is_first=offset == 0)
+        if again or not is_same or _outcome(step, tolerance) != _outcome(other, tolerance):
             return _named(clean, steps, begun, begun + offset + 1, causes or _causes(other, step), again, run)
     return None
 
 
-def _same_losses(step: Step, clean: Step, *, is_first: bool) -> bool:
+def _same_losses(step: Step, clean: Step, tolerance: float = 0.0, *, is_first: bool) -> bool:
     """Return whether a step has the losses of the run without a kill.
 
     The first one of an attempt may lack some: of steps that a gradient scaler has skipped, or of a validation.
     """
-    if not is_first:
-        return step.losses == clean.losses
-    count = min(len(step.losses), len(clean.losses))
-    return step.losses[len(step.losses) - count :] == clean.losses[len(clean.losses) - count :]
+    ours, theirs = step.losses, clean.losses
+    count = min(len(ours), len(theirs))
+    if is_first:
+        ours, theirs = ours[len(ours) - count :], theirs[len(theirs) - count :]
+    return len(ours) == len(theirs) and all(_is_same(*pair, tolerance) for pair in zip(ours, theirs, strict=True))
 
 
-def _outcome(step: Step) -> tuple[object, ...]:
-    return step.gradients, step.weights, step.rates, step.scale
+def _is_same(loss: str, clean: str, tolerance: float) -> bool:
+    if loss == clean or not tolerance:
+        return loss == clean
+    try:
+        return math.isclose(float(loss), float(clean), rel_tol=tolerance)
+    except ValueError:
+        return False  # a digest
+
+
+def _outcome(step: Step, tolerance: float) -> tuple[object, ...]:
+    return (step.rates, step.scale) + (() if tolerance else (step.gradients, step.weights))
 
 
 def _causes(clean: Step, step: Step) -> list[str]:
@@ -276,7 +310,9 @@ def _named(
         "random numbers": f"{since}, {drawn}; values differ from step {step} on",
         "losses": f"{since}, losses or gradients differ from step {step} on, with the same weights and samples",
     }[kind]
-    return Finding(kind, text + more, _restore(run), step)
+    if kind == "losses" and len(run.attempts) > SAFE_SUM and _same_losses(now, then, is_first=True):
+        more = "; three or more ranks may sum up gradients in another order after a restart: --tolerance 1e-4 allows it"
+    return Finding(kind, text + more, run.restore(), step)
 
 
 def _rates(step: Step) -> str:
@@ -289,38 +325,39 @@ def _samples(clean: Sequence[Step], steps: Sequence[Step], begun: int) -> str:
     The batches of the attempt have to be those that follow in the run without a kill. A loader may fetch some ahead of
     the step that uses them, and a script may fetch those that it skips before its first step.
     """
-    loader = _training_loader(clean)
-    fetched = [_batches(step, loader) for step in clean]
+    loader = training_loader(clean)
+    fetched = [batches_of(step, loader) for step in clean]
     whole = [batch for batches in fetched for batch in batches]
-    mine = [batch for step in steps for batch in _batches(step, loader)]
+    mine = [batch for step in steps for batch in batches_of(step, loader)]
     before = sum(map(len, fetched[:begun]))
     usual = Counter(map(len, fetched)).most_common(1)[0][0]
     ahead = max(0, len(fetched[0]) - usual) if begun else 0
-    first = _batches(steps[0], loader)
-    for skipped in range(len(first) + 1):
+    first = len(batches_of(steps[0], loader))
+    ahead_then = sum(map(len, fetched[: begun + 1])) - usual * (begun + 1)  # of the same step without a fault
+    for skipped in range(first + 1 if first > usual + ahead_then else 1):
         rest = mine[skipped:]  # fewer than there are: it ends early, which is no matter of the data
         if any(whole[start : start + len(rest)] == rest for start in range(max(0, before - ahead), before + 1)):
             return ""
-    want, used = Counter(_flat(whole)), Counter(_flat([*whole[: before - ahead], *mine]))
+    want, used = Counter(flat(whole)), Counter(flat([*whole[: before - ahead], *mine]))
     again, never = used - want, want - used
-    parts = [f"samples {_ranges(again)} are used again"] if again else []
-    parts += [f"samples {_ranges(never)} are never used"] if never else []
+    parts = [f"samples {ranges(again)} are used again"] if again else []
+    parts += [f"samples {ranges(never)} are never used"] if never else []
     return " and ".join(parts) or "the same samples come in another order"
 
 
-def _training_loader(steps: Sequence[Step]) -> str:
+def training_loader(steps: Sequence[Step]) -> str:
     """Return the loader of which most steps have a batch: others are for validation."""
     names = Counter(name for step in steps for name in set(step.loaders))
     return names.most_common(1)[0][0] if names else ""
 
 
-def _batches(step: Step, loader: str) -> list[Any]:
+def batches_of(step: Step, loader: str) -> list[Any]:
     if not step.loaders:
         return step.samples
     return [batch for batch, name in zip(step.samples, step.loaders, strict=True) if name == loader]
 
 
-def _flat(batches: Iterable[Any]) -> Iterable[Any]:
+def flat(batches: Iterable[Any]) -> Iterable[Any]:
     for batch in batches:
         if isinstance(batch, list):
             yield from (str(each) if isinstance(each, list) else each for each in batch)
@@ -328,7 +365,7 @@ def _flat(batches: Iterable[Any]) -> Iterable[Any]:
             yield batch
 
 
-def _ranges(samples: Iterable[Any]) -> str:
+def ranges(samples: Iterable[Any]) -> str:
     """Return numbers as ranges, `0..63, 70`, and names as they are, shortened."""
     numbers = sorted({each for each in samples if isinstance(each, int)})
     found: list[list[int]] = []
@@ -340,13 +377,3 @@ def _ranges(samples: Iterable[Any]) -> str:
     words = [str(low) if low == high else f"{low}..{high}" for low, high in found]
     words += sorted(str(each)[:12] for each in samples if not isinstance(each, int))
     return ", ".join(words[:SHOWN]) + (f" and {len(words) - SHOWN} more" if len(words) > SHOWN else "")
-
-
-def _reads(run: Run) -> list[str]:
-    paths = [path for attempts in run.attempts.values() for attempt in attempts[1:] for path in reversed(attempt.reads)]
-    return [f"read {path}" for path in paths]
-
-
-def _restore(run: Run) -> str:
-    """Return the line of the script that reads a checkpoint."""
-    return run.place(*_reads(run), "step")

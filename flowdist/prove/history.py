@@ -74,11 +74,12 @@ class Attempt:
     lines of the script, by what they do: `write PATH`, `read PATH`, `loader`, `step`. `code` is its exit code, None if
     it was killed, and `error` the last line about it. `done` is how many of the calls certainly happened.
 
-    Of a restart, `begun` is how many steps it has behind it, and the calls that the run without a fault makes until
-    then stand in front of its own, once it has taken a step.
+    It began after so many `kills`. Of a restart, `begun` is how many steps it has behind it, and the calls that the run
+    without a fault makes until then stand in front of its own, once it has taken a step.
     """
 
     steps: list[Step] = field(default_factory=list)
+    kills: int = 0
     begun: int = 0
     calls: list[Call] = field(default_factory=list)
     done: int = 0
@@ -110,3 +111,12 @@ class Run:
         """Return the line of the script that did the first of these things that is known; empty if none is."""
         attempts = [each for attempts in self.attempts.values() for each in reversed(attempts)]
         return next((each.places[what] for what in whats for each in attempts if what in each.places), "")
+
+    def reads(self) -> list[str]:
+        """Return what a restart reads, the last file first, as `place` takes it."""
+        restarts = [attempt for attempts in self.attempts.values() for attempt in attempts[1:]]
+        return [f"read {path}" for attempt in restarts for path in reversed(attempt.reads)]
+
+    def restore(self) -> str:
+        """Return the line of the script that reads a checkpoint, or else the one that takes a step."""
+        return self.place(*self.reads(), "step")

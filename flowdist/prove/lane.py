@@ -16,19 +16,22 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from flowdist.control.protocol.events import ScaleRequested
 from flowdist.prove import calls
 from flowdist.prove.folder import CannotProve, Folder
 from flowdist.prove.history import Attempt, Call, Run, Step, Worker
 from flowdist.prove.member import Member
 from flowdist.prove.points import Kill
 from flowdist.runtime.prefix.link import GATE
+from flowdist.runtime.run_folder.runs import operate
 
+RUNS = "runs"  # the folder of the job's own files, next to those of the lanes
 RETRIES = 2  # restarts of a run that follow a failure of the script itself
 LONGEST = 6  # times the limit without an event that a whole run may take
 _KILLED_S = 30.0
@@ -62,6 +65,9 @@ class Lane:
         self._members: set[Member] = set()
         self._is_resetting = False
         self._reset_s = 0.0  # when the folder was reset, in seconds since the machine's start
+        self._runs, self._run_id = own.parent / RUNS, ""
+        self._sizes: dict[str, int] = {}  # replicas of the roles whose number was changed
+        self._usual: dict[str, int] = {}  # what they had before
         self._problem: Exception | None = None
         self._is_first = True  # no worker has begun yet
         self._in_tmp: set[str] = set()  # entries of the temporary folder that stay
@@ -143,6 +149,7 @@ class Lane:
         self._reset_s = time.clock_gettime(time.CLOCK_BOOTTIME)
         for member in old:
             member.kill()
+        self._scale(self._usual)
         limit = time.monotonic() + _KILLED_S
         while self._members & old:
             self._turn()
@@ -151,6 +158,15 @@ class Lane:
                 raise CannotProve("a worker of the script cannot be killed", help=help)
         self._empty_tmp()
         self._is_resetting = False
+
+    def _scale(self, sizes: Mapping[str, int]) -> None:
+        """Have the controller give roles so many replicas; worlds of another size do not begin any more."""
+        for role, size in sizes.items():
+            if self._sizes.get(role, self._usual.get(role)) != size:
+                self._sizes[role] = size
+                said = operate(self._runs / self._run_id, ScaleRequested(role, size)).said
+                if refused := [each.text for each in said if each.level == "refused"]:
+                    raise CannotProve(f"{role} cannot have {size} replicas: {refused[0]}")
 
     def _empty_tmp(self) -> None:
         """Remove what runs have left in the temporary folder, but for what was there before the first has begun.
@@ -254,7 +270,8 @@ class Lane:
             return
         worlds: dict[tuple[str, ...], list[Member]] = {}
         for member in self._members:
-            if member.attempt is None and member.pidfd >= 0 and not member.is_killed:
+            size = self._sizes.get(member.worker.role, member.replicas)
+            if member.attempt is None and member.pidfd >= 0 and not member.is_killed and size == member.replicas:
                 worlds.setdefault(member.world, []).append(member)
         for world in worlds.values():
             if len(world) == world[0].world_size:
@@ -263,10 +280,11 @@ class Lane:
 
     def _begin(self, member: Member) -> None:
         attempts = self._run.attempts.setdefault(member.worker, [])
-        member.attempt = Attempt()
+        member.attempt = Attempt(kills=self._run.kills)
         attempts.append(member.attempt)
         count = {"TORCHELASTIC_RESTART_COUNT": str(len(attempts) - 1)}  # not FLOWDIST_ATTEMPT: the agent has to know it
         self._is_first = False
+        self._run_id = member.run_id
         member.say(variables=count, watched=str(self.folder.path))
 
     def _stopped(self, member: Member) -> None:
@@ -327,6 +345,9 @@ class Lane:
             self.folder.lose_power()
         for each in victims:
             each.kill()
+        if kill.size:
+            self._usual.setdefault(member.worker.role, member.replicas)
+            self._scale({member.worker.role: kill.size})
         return True
 
     def _at_end(self, member: Member, attempt: Attempt, stop: calls.Stop) -> None:

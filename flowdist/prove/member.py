@@ -22,6 +22,8 @@ _STARTTIME = 19  # field of /proc/PID/stat, counted after the name; in ticks, ro
 class Member:
     """A worker that has connected to the gate.
 
+    `replicas` is how many its role has, and `world_size` how many workers its world has.
+
     `attempt` is what it has done, None as long as it waits at the gate. `ends` is the call by which it would end, and
     in front of which it is held.
     """
@@ -31,7 +33,8 @@ class Member:
         self._received = b""
         self.worker = Worker("", -1)
         self.world: tuple[str, ...] = ()
-        self.world_size = 0
+        self.world_size = self.replicas = 0
+        self.run_id = ""
         self._pid = 0
         self.pidfd = self.listener = -1
         self.attempt: Attempt | None = None
@@ -68,6 +71,8 @@ class Member:
         self.worker = Worker(hello["FLOWDIST_ROLE"], int(hello["RANK"] or 0))
         self.world = (hello["MASTER_PORT"], hello["FLOWDIST_GENERATION"])
         self.world_size = int(hello["WORLD_SIZE"] or 1)
+        self.run_id = hello["FLOWDIST_RUN_ID"]
+        self.replicas = int(hello["ROLE_WORLD_SIZE"] or 1) // int(hello["LOCAL_WORLD_SIZE"] or 1)
         try:
             self.pidfd = os.pidfd_open(self._pid)
         except OSError:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Literal
 
 from flowdist.prove.calls import NOT_CARRIED_OUT
 from flowdist.prove.history import Call, Run, Worker
-from flowdist.prove.watched import Place, Save, Watched
+from flowdist.prove.watched import Place, Watched
 
 On = Literal["call", "step", "read", "end"]
 When = Literal["before", "after", "half"]
-SAVES = 2  # so many saves have all of their calls tried
+SAVES = 2  # so many saves are tried in which a call of one kind on files of one name comes
+SAVES_MAX = 6
 _ALIKE = 3  # calls of one kind on one file that are tried: the first, the last and one between
 
 
@@ -22,7 +26,8 @@ class Kill:
 
     `on` is what the point is: the `nth` call of `kind` on `path`, the `nth` step, the `nth` file that is read, or the
     end. Of a call, `when` says whether it has happened: `half` is a write of which the first half has. With `power`
-    the machine loses its power, too: files that were not forced to the disk are empty.
+    the machine loses its power, too: files that were not forced to the disk are empty. With a `size` the worker's role
+    has so many replicas from then on.
     """
 
     worker: Worker
@@ -33,6 +38,7 @@ class Kill:
     when: When = "before"
     all_ranks: bool = True
     power: bool = False
+    size: int = 0
 
     def is_at(self, calls: Sequence[Call]) -> bool:
         """Return whether the last of a worker's calls is the one of this kill."""
@@ -60,7 +66,15 @@ class Point:
         return Point(f"{self.name}:{name}", about, tuple(map(change, self.kills)), self.save)
 
 
-def points(watched: Watched, killed: Run, between: int, first: Worker, *, power: bool) -> list[Point]:
+def points(
+    watched: Watched,
+    killed: Run,
+    between: int,
+    first: Worker,
+    *,
+    power: bool,
+    sizes: Mapping[str, tuple[int, int]] = MappingProxyType({}),
+) -> list[Point]:
     """Return all points of a script, the most telling first.
 
     Args:
@@ -69,13 +83,14 @@ def points(watched: Watched, killed: Run, between: int, first: Worker, *, power:
         between: The number of a step between the first two saves.
         first: The worker whose steps count.
         power: Whether the machine may lose its power, too.
+        sizes: By elastic role its smallest number of replicas and its usual one.
     """
-    tried = watched.saves[:SAVES]
     of_saves: list[Point] = []
-    for number in range(len(tried), 0, -1):  # a save that has one before it shows more
-        of_saves += _at_calls(watched, number, tried[number - 1])
+    for number, places in reversed(_tried(watched).items()):  # a save that has one before it shows more
+        of_saves += _at_calls(watched, number, places)
     found = [*of_saves]
     found += _at_steps(watched, first)
+    found += _of_sizes(watched, between, sizes)
     found += _at_reads(killed, between, first)
     before = [point for point in of_saves if point.kills[0].when == "before"]
     found += [
@@ -92,11 +107,29 @@ def points(watched: Watched, killed: Run, between: int, first: Worker, *, power:
     return list({point.name: point for point in found}.values())
 
 
-def _at_calls(watched: Watched, number: int, save: Save) -> Iterator[Point]:
+def _tried(watched: Watched) -> dict[int, list[Place]]:
+    """Return the calls that are tried, by the number of their save.
+
+    These are the first two saves, and a later one from the first call on that fewer of them make: a save in the
+    background comes in two parts, and the first to remove an old checkpoint is often the third. Of removals one is
+    enough.
+    """
+    known, chosen = Counter[tuple[str, str]](), dict[int, list[Place]]()
+    for number, save in enumerate(watched.saves, start=1):
+        calls = [watched.first(place.worker).calls[place.at] for place in save.places]
+        does = [(call.kind, re.sub(r"\d+", "0", call.path)) for call in calls]
+        new = [at for at, each in enumerate(does) if known[each] < (1 if each[0] == "unlink" else SAVES)]
+        if (new or number <= SAVES) and len(chosen) < SAVES_MAX:
+            known.update(set(does))
+            chosen[number] = list(save.places if number <= SAVES else save.places[new[0] :])
+    return chosen
+
+
+def _at_calls(watched: Watched, number: int, places: list[Place]) -> Iterator[Point]:
     """Yield the points before each call of a save, after its last, and in the middle of its largest writes."""
-    for worker in sorted({place.worker for place in save.places}):
+    for worker in sorted({place.worker for place in places}):
         calls = watched.first(worker).calls
-        mine = [place for place in save.places if place.worker == worker]
+        mine = [place for place in places if place.worker == worker]
         for place in _telling(mine, calls):
             yield _point(number, place, calls, "before")
         if calls[mine[-1].at].name not in NOT_CARRIED_OUT:
@@ -154,6 +187,21 @@ def _at_steps(watched: Watched, worker: Worker) -> Iterator[Point]:
 
 def _step(nth: int, worker: Worker) -> Point:
     return Point(f"step{nth}", "between saves", (Kill(worker, "step", nth),))
+
+
+def _of_sizes(watched: Watched, between: int, sizes: Mapping[str, tuple[int, int]]) -> Iterator[Point]:
+    """Yield the points after which a role has one replica less, and then as many as before."""
+    for role, (least, usual) in sorted(sizes.items()):
+        worker = min((worker for worker in watched.clean.attempts if worker.role == role), default=None)
+        steps = len(watched.first(worker).steps) if worker is not None else 0
+        if worker is None or not between or steps <= between or usual <= least:
+            continue
+        saves = [save.step for save in watched.saves if save.step > between]
+        later = min(saves[0] + 1, steps) if saves else (between + steps + 1) // 2
+        shrunk = Kill(worker, "step", between, size=usual - 1)
+        name, about = f"{role}={usual - 1}@step{between}", "a world of another size"
+        yield Point(name, about, (shrunk,))
+        yield Point(f"{name},{role}={usual}@step{later}", about, (shrunk, Kill(worker, "step", later, size=usual)))
 
 
 def _at_reads(killed: Run, between: int, first: Worker) -> Iterator[Point]:

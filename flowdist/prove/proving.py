@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from flowdist.prove.chain import LONGEST, came, is_as_planned, next_chain
 from flowdist.prove.compare import Ends, Finding, began_at, findings, lag_of, reached_save
@@ -19,6 +20,7 @@ from flowdist.prove.history import Call, Run, Step, Worker
 from flowdist.prove.lane import Lane, StartAgain
 from flowdist.prove.points import Kill, Point, points
 from flowdist.prove.watched import Names, Watched, keep_common, made_at_first, paths_of, saved_files
+from flowdist.prove.worlds import of_worlds
 
 AGAIN_MAX = 8  # times that the folder is made anew, because the script writes what was there
 WITHIN_S = 300.0  # without anything that happens, in the first run, which may compile and download
@@ -77,6 +79,8 @@ class Prover:
         power: Whether the machine loses its power at some points.
         within_s: Seconds without anything that happens after which a run hangs; None: by the first run.
         longest: How many points one run may have. See `chain`.
+        sizes: By elastic role its smallest number of replicas and its usual one.
+        tolerance: By how much of its value a loss may differ; 0: nothing may.
     """
 
     def __init__(
@@ -91,10 +95,12 @@ class Prover:
         power: bool = False,
         within_s: float | None = None,
         longest: int = LONGEST,
+        sizes: Mapping[str, tuple[int, int]] = MappingProxyType({}),
+        tolerance: float = 0.0,
     ) -> None:
         self._command, self._script, self._users, self._own = command, script, users, own
         self._tasks, self._role, self._power = tasks, role, power
-        self._longest = longest
+        self._longest, self._sizes, self._tolerance = longest, sizes, tolerance
         self._lanes: list[Lane] = []
         self._left_out: set[str] = set()
         self._ready_made: frozenset[str] = frozenset()
@@ -136,7 +142,7 @@ class Prover:
         watched = Watched(clean, saved_files(clean, killed))
         watched.lag = lag_of(watched, killed)
         self._changing = frozenset(self._ends(watched, _files(self._own / "again")).differ)
-        found = points(watched, killed, between, first, power=self._power)
+        found = points(watched, killed, between, first, power=self._power, sizes=self._sizes)
         if self._role is not None:
             found = [point for point in found if all(kill.worker.role == self._role for kill in point.kills)]
         proof = Proof(self._script, len(clean.attempts), watched, found, _first_unequal(clean, other))
@@ -191,7 +197,7 @@ class Prover:
             lanes: How many points are played at once.
         """
         began, left, lock = time.monotonic(), deque(chosen), threading.Lock()
-        longest, bound = 1, 1 if proof.uneven else self._longest
+        longest, bound = 1, 1 if proof.uneven or self._tolerance else self._longest
         is_on = goes_on(None)
 
         def play_on(lane: Lane | None) -> None:
@@ -255,7 +261,10 @@ class Prover:
         """Play a point once, in a run of its own."""
         run = self._run(lane, point.kills)
         ends = self._ends_of(lane, proof, run)
-        shown = findings(proof.watched, run, point, ends, exact=not proof.uneven) if run.kills else []
+        exact, tolerance = not proof.uneven, self._tolerance
+        shown = findings(proof.watched, run, point, ends, exact=exact, tolerance=tolerance) if run.kills else []
+        if run.outcome == "ended" and any(kill.size for kill in point.kills[: run.kills]):
+            shown = of_worlds(proof.watched, run)
         return Tried(point, tuple(shown), run.seconds, run.kills == len(point.kills))
 
     def _run(self, lane: Lane, kills: Sequence[Kill]) -> Run:

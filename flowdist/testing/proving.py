@@ -14,10 +14,11 @@ def prove(
     target: str | Path,
     *args: str,
     folder: str | Path | None = None,
-    procs: int | None = None,
+    procs: int | str | None = None,
     budget: str | None = None,
     only: tuple[str, ...] = (),
     power: bool = False,
+    tolerance: float | None = None,
 ) -> dict[str, Any]:
     """Kill a script, or the workers of a topology, at every point that matters, and demand that nothing is found.
 
@@ -27,10 +28,11 @@ def prove(
         target: The script or topology.
         args: The script's own arguments.
         folder: The folder in which it runs, and which is copied; None: the current one.
-        procs: How many workers the script has; None: 2.
+        procs: How many workers the script has; None: 2. "1:3" if it may have fewer.
         budget: A time such as "5m": the most telling points first.
         only: The names of points, to try these alone.
         power: Whether to try also that the machine loses its power.
+        tolerance: By how much of its value a loss may differ; None: nothing may.
 
     Returns:
         What `flowdist prove --json` prints.
@@ -44,6 +46,7 @@ def prove(
     words += ["--budget", budget] if budget is not None else []
     words += [word for name in only for word in ("--only", name)]
     words += ["--power"] if power else []
+    words += ["--tolerance", str(tolerance)] if tolerance is not None else []
     words += ["--", *args] if args else []
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
     try:

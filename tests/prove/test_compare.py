@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from flowdist.prove.compare import HELP, Ends, Finding, began_at, findings, lag_of, reached_save
 from flowdist.prove.history import Attempt, Run, Step
-from tests.prove.histories import EVERY, KILL, POINT, RANKS, STEPS, attempt, resumed, save, step, watched
-
-NOTHING = Ends({})
+from flowdist.prove.watched import Watched
+from tests.prove.histories import EVERY, KILL, NOTHING, POINT, RANKS, STEPS, attempt, resumed, save, step, watched
 
 
 def shown(run: Run, ends: Ends = NOTHING) -> list[str]:
@@ -209,3 +208,47 @@ def test_a_file_that_is_missing_at_the_end_is_said_to_be() -> None:
 def test_what_else_was_not_restored_is_said_with_the_cause() -> None:
     (finding,) = findings(watched(), resumed(8, weights="other", random={"torch": "t", "python": "p"}), POINT, NOTHING)
     assert finding.kind == "weights" and finding.text.endswith("; the same holds of: random numbers")
+
+
+def fetched_ahead(begun: int, *, until: int = STEPS) -> list[Step]:
+    """Return the steps of an attempt whose loader fetches one batch before it gives one out."""
+    batches = [[[at]] for at in range(begun, STEPS)] + [[]]
+    first, *rest = batches
+    fetched = [first + rest[0], *rest[1:]]
+    return [
+        msgspec.structs.replace(step(at, 0), samples=fetched[at - begun], loaders=["a"] * len(fetched[at - begun]))
+        for at in range(begun, until)
+    ]
+
+
+@pytest.mark.parametrize(("position", "kinds"), [(8, []), (7, ["data again"])])
+def test_a_position_one_batch_too_early_is_seen_although_the_loader_fetches_ahead(
+    position: int, kinds: list[str]
+) -> None:
+    clean = Run({RANKS[0]: [Attempt(fetched_ahead(0))]})
+    again = fetched_ahead(position)[: STEPS - 8]
+    losses = [msgspec.structs.replace(new, samples=old.samples, loaders=old.loaders)
+              for new, old in zip(fetched_ahead(8), again, strict=True)]  # fmt: skip
+    run = Run({RANKS[0]: [Attempt(fetched_ahead(0, until=9)), Attempt(losses)]}, kills=1)
+    script = Watched(clean, frozenset({"ckpt"}))
+    assert [each.kind for each in findings(script, run, POINT, NOTHING)] == kinds
+
+
+def test_a_loop_may_fetch_what_it_skips_with_a_loader_that_fetches_ahead() -> None:
+    clean = Run({RANKS[0]: [Attempt(fetched_ahead(0))]})
+    steps = fetched_ahead(8)
+    skipped = [[at] for at in range(8)]
+    steps[0] = msgspec.structs.replace(
+        steps[0], samples=[*skipped, *steps[0].samples], loaders=["a"] * (8 + len(steps[0].loaders))
+    )
+    run = Run({RANKS[0]: [Attempt(fetched_ahead(0, until=9)), Attempt(steps)]}, kills=1)
+    assert findings(Watched(clean, frozenset({"ckpt"})), run, POINT, NOTHING) == []
+
+
+@pytest.mark.parametrize("kept", ["weights", "optimizer", "count"])
+def test_an_attempt_that_restores_one_thing_alone_began_where_that_was_left(kept: str) -> None:
+    """All else is as at the first step: it was not restored."""
+    clean = watched().first(RANKS[0]).steps
+    fresh = msgspec.structs.replace(clean[0], **{kept: getattr(clean[8], kept)})
+    assert began_at(clean, [fresh], 8) == 8
+    assert began_at(clean, [clean[0]], 8) == 0

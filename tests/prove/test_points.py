@@ -121,3 +121,33 @@ def test_a_call_that_nobody_can_do_in_place_of_the_process_has_no_point_after_it
     script = Watched(run, frozenset({"ckpt"}))
     found = [point.name for point in points(script, resumed(4, killed_after=8), 8, RANKS[0], power=False)]
     assert "save2:default.0:write:ckpt/8.pt:before" in found and "save2:default.0:write:ckpt/8.pt:after" not in found
+
+
+def test_a_save_in_two_parts_and_the_first_removal_are_tried() -> None:
+    """A save in the background: data after one step, its name after another. The third removes the first."""
+    run = watched().clean
+    calls = []
+    for number, after in enumerate((2, 6, 10)):
+        calls += [
+            Call("openat", f"ckpt/{after}/data", "", 0, after),
+            Call("rename", "ckpt/new", "ckpt/last", 0, after + 2),
+        ]
+        calls += [Call("unlink", f"ckpt/{after - 4}/data", "", 0, after + 2)] if number == 2 else []
+    run.attempts[RANKS[0]][0].calls = calls
+    script = Watched(run, frozenset({"ckpt"}))
+    found = [point.name for point in points(script, resumed(4, killed_after=8), 8, RANKS[0], power=False)]
+    tried = [name.split(":", 1)[0] for name in found if name.endswith(":before")]
+    assert set(tried) == {"save1", "save2", "save3", "save4", "save6"}
+    assert [name for name in found if name.startswith("save6") and name.endswith(":before")] == [
+        "save6:default.0:unlink:ckpt/6/data:before"
+    ]
+
+
+def test_an_elastic_role_has_points_with_one_replica_less_and_with_as_many_again() -> None:
+    settings = {"power": False, "sizes": {"default": (1, 2)}}
+    found = {p.name: p for p in points(watched(), resumed(4, killed_after=8), 6, RANKS[0], **settings)}  # type: ignore[arg-type]
+    assert [kill.size for kill in found["default=1@step6"].kills] == [1]
+    assert [kill.size for kill in found["default=1@step6,default=2@step9"].kills] == [1, 2]
+    settings = {"power": False, "sizes": {"default": (2, 2), "reader": (1, 4)}}
+    fixed = points(watched(), resumed(4, killed_after=8), 6, RANKS[0], **settings)  # type: ignore[arg-type]
+    assert not any(kill.size for point in fixed for kill in point.kills)

@@ -151,7 +151,7 @@ def test_a_script_that_fails_before_it_does_anything_else_is_seen(tmp_path: Path
 
 def test_the_command_that_shows_a_finding_again_has_all_that_was_given() -> None:
     launch = _Launch("train.py", [], args=("--steps", "24"))
-    line = _again(launch, TopologyOptions("train.py", (), ()), ProveOptions(procs=3, power=True), "last step")
+    line = _again(launch, TopologyOptions("train.py", (), ()), ProveOptions(procs="3", power=True), "last step")
     assert line == "flowdist prove train.py --procs 3 --power --only 'last step' -- --steps 24"
 
 

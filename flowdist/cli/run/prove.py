@@ -9,7 +9,9 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import click
@@ -21,6 +23,7 @@ from flowdist.dsl.load import DEFAULT_FILE, check_runnable, looks_like_topology
 from flowdist.errors import FlowdistError
 from flowdist.prove import words
 from flowdist.prove.chain import LONGEST
+from flowdist.prove.lane import RUNS
 from flowdist.prove.points import Point
 from flowdist.prove.proving import Proof, Prover, Tried
 
@@ -33,17 +36,28 @@ RESTARTS = 10**9  # each run ends with one
 class ProveOptions(NamedTuple):
     """Options of a proof: what is proved, and how long that may take."""
 
-    procs: int = 2
+    procs: str = "2"
     role: str | None = None
     budget: str | None = None
     within: str | None = None
     only: tuple[str, ...] = ()
     jobs: int | None = None
     alone: bool = False
+    tolerance: float = 0.0
     power: bool = False
     fail_fast: bool = False
     lists: bool = False
     keep: str | None = None
+
+    @property
+    def workers(self) -> tuple[int, int]:
+        """Return the smallest and the usual number of workers of a script."""
+        least, _, most = self.procs.rpartition(":")
+        if not most.isdecimal() or (least and not least.isdecimal()) or not 1 <= int(least or most) <= int(most) <= 64:
+            raise FlowdistError(
+                f"--procs {self.procs}: not a number of workers", help="write 2, or 1:3 if it may change"
+            )
+        return int(least or most), int(most)
 
     @property
     def budget_s(self) -> float:
@@ -63,7 +77,7 @@ class ProveOptions(NamedTuple):
 @gathered(
     "options",
     ProveOptions,
-    click.option("--procs", type=click.IntRange(1, 64), default=2, metavar="N", help="For a script: workers."),
+    click.option("--procs", default="2", metavar="[MIN:]N", help="For a script: workers, and how few it bears."),
     click.option("--role", metavar="ROLE", help="For a topology: kill workers of this role alone."),
     click.option("--budget", metavar="TIME", help="Try the most telling points first, and stop after this time."),
     click.option("--within", metavar="TIME", help="A run hangs if nothing happens for so long (default: 20s or more)."),
@@ -72,6 +86,13 @@ class ProveOptions(NamedTuple):
         "--jobs", type=click.IntRange(1, 64), metavar="N", help="Points at once (default: as the CPUs allow)."
     ),
     click.option("--alone", is_flag=True, help="Give each point a run of its own, which takes twice as long."),
+    click.option(
+        "--tolerance",
+        type=click.FloatRange(0, 1),
+        default=0.0,
+        metavar="R",
+        help="Let losses differ by this part of their value; compare no gradients and no saved files.",
+    ),
     click.option("--power", is_flag=True, help="Try also that the machine loses its power, as ext4 would leave files."),
     click.option("--fail-fast", is_flag=True, help="Stop at the first finding."),
     click.option("--list", "lists", is_flag=True, help="Print the points, and try none."),
@@ -130,6 +151,7 @@ class _Launch(NamedTuple):
     command: list[str]
     tasks: frozenset[str] | None = None
     args: tuple[str, ...] = ()
+    sizes: Mapping[str, tuple[int, int]] = MappingProxyType({})  # of elastic roles: smallest and usual
 
 
 def _script(path: Path, named: TopologyOptions, options: ProveOptions, args: tuple[str, ...], own: Path) -> _Launch:
@@ -137,9 +159,12 @@ def _script(path: Path, named: TopologyOptions, options: ProveOptions, args: tup
         raise FlowdistError(f"{named.words()[0]} is for topologies", help="the script's own arguments come after --")
     if options.role is not None:
         raise FlowdistError("--role is for topologies", help="leave it out")
-    command = [sys.executable, "-m", "flowdist", "run", str(path), "--replicas", f"1x{options.procs}"]
+    least, usual = options.workers
+    replicas = f"1x{usual}" if least == usual else f"{least}:{usual}"
+    command = [sys.executable, "-m", "flowdist", "run", str(path), "--replicas", replicas]
     command += ["--max-restarts", str(RESTARTS), "--set", "trainer.restart.backoff=0s", *_run_options(own)]
-    return _Launch(str(path), [*command, "--", *args], args=args)
+    sizes = {"trainer": (least, usual)} if least < usual else {}
+    return _Launch(str(path), [*command, "--", *args], args=args, sizes=sizes)
 
 
 def _topology(path: Path, named: TopologyOptions, options: ProveOptions, args: tuple[str, ...], own: Path) -> _Launch:
@@ -153,13 +178,15 @@ def _topology(path: Path, named: TopologyOptions, options: ProveOptions, args: t
     for role in graph.roles:
         command += ["--set", f"{role.name}.restart.max_restarts={RESTARTS}", "--set", f"{role.name}.restart.backoff=0s"]
     command += ["--set", "min_uptime=1ms"]  # else many restarts in a row that nobody pays end the job (R8)
-    tasks = frozenset(role.name for role in graph.roles if role.kind == "task")
-    return _Launch(str(named.target or path), command + _run_options(own), tasks)
+    ending = [role for role in graph.roles if role.kind == "task"]
+    sizes = {role.name: (role.min_replicas, role.max_replicas) for role in ending}
+    tasks = frozenset(role.name for role in ending)
+    return _Launch(str(named.target or path), command + _run_options(own), tasks, sizes=sizes)
 
 
 def _run_options(own: Path) -> list[str]:
     """Return options by which a run leaves its logs elsewhere, and its checkpoints in the folder that is reset."""
-    return ["--runs", str(own / "runs"), "--plain", "--set", f"checkpoint_dir={CHECKPOINTS}"]
+    return ["--runs", str(own / RUNS), "--plain", "--set", f"checkpoint_dir={CHECKPOINTS}"]
 
 
 def _proved(launch: _Launch, users: Path, own: Path, named: TopologyOptions, options: ProveOptions) -> Proof:
@@ -172,6 +199,8 @@ def _proved(launch: _Launch, users: Path, own: Path, named: TopologyOptions, opt
         power=options.power,
         within_s=options.within_s,
         longest=1 if options.alone else LONGEST,
+        sizes=launch.sizes,
+        tolerance=options.tolerance,
     )
     try:
         with _Shown(quiet=is_quiet) as shown:
@@ -212,7 +241,8 @@ def _again(launch: _Launch, named: TopologyOptions, options: ProveOptions, point
     """Return the command that shows what was found at a point again."""
     parts = ["flowdist", "prove", launch.script, *named.words()]
     if options.procs != ProveOptions().procs:
-        parts += ["--procs", str(options.procs)]
+        parts += ["--procs", options.procs]
+    parts += ["--tolerance", str(options.tolerance)] if options.tolerance else []
     parts += ["--power"] if options.power else []
     return shlex.join([*parts, "--only", point, *(["--", *launch.args] if launch.args else [])])
 

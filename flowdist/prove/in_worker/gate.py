@@ -18,7 +18,10 @@ from typing import NoReturn
 from flowdist.prove import calls
 from flowdist.prove.in_worker.prover_link import Prover
 
-NAMES = ("FLOWDIST_ROLE", "FLOWDIST_GENERATION", "RANK", "WORLD_SIZE", "MASTER_PORT")
+NAMES = (
+    *("FLOWDIST_ROLE", "FLOWDIST_GENERATION", "RANK", "WORLD_SIZE", "MASTER_PORT"),
+    *("ROLE_WORLD_SIZE", "LOCAL_WORLD_SIZE", "FLOWDIST_RUN_ID"),
+)
 
 
 def enter(path: str, looked_at: list[str]) -> None:
