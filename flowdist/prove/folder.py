@@ -168,7 +168,8 @@ class Folder:
 
     def reset(self) -> None:
         """Remove what runs have written since the copy was made."""
-        for name in self._written:
+        of_job = {str(path.parent.relative_to(self.path)) for path in self.path.glob(f"*/{OWNER}")}
+        for name in self._written | of_job:  # the job notes there which checkpoint was committed last
             above = [*reversed(Path(name).parents)][1:]  # without the copy itself
             whole = self.path / next((each for each in above if self._is_new(each)), name)
             for each in whole.iterdir() if (whole / OWNER).exists() else [whole]:

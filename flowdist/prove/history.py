@@ -91,6 +91,11 @@ class Attempt:
     code: int | None = None
     error: str = ""
 
+    @property
+    def done_steps(self) -> int:
+        """Return how many steps the worker has behind it, those before a restart included."""
+        return self.begun + len(self.steps)
+
 
 @dataclass(slots=True)
 class Run:

@@ -16,8 +16,10 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -55,10 +57,18 @@ class Lane:
         folder: The folder, made already.
         own: A folder for the lane's own files.
         tasks: The roles whose workers end; None: all.
+        loners: By role without a gang, how many replicas it has.
     """
 
-    def __init__(self, command: list[str], folder: Folder, own: Path, tasks: frozenset[str] | None = None) -> None:
-        self.folder, self._own, self._tasks = folder, own, tasks
+    def __init__(
+        self,
+        command: list[str],
+        folder: Folder,
+        own: Path,
+        tasks: frozenset[str] | None = None,
+        loners: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        self.folder, self._own, self._tasks, self._loners = folder, own, tasks, loners
         self.name_of: Callable[[str], str] = lambda path: path  # the name of a path that is the same in each run
         self.behind: Callable[[Run, Worker], tuple[int, list[Call]]] | None = None  # see `Attempt.begun`
         self._run, self._kills = Run(), tuple[Kill, ...]()
@@ -131,7 +141,14 @@ class Lane:
             self._run.outcome = "failed"
             return True
         tasks = [member for member in self._members if self._is_task(member)]
-        return bool(tasks) and all(each.ends is not None and len(tasks) >= each.world_size for each in tasks)
+        worlds = Counter(member.world for member in tasks)
+        roles = Counter(member.worker.role for member in tasks if member.worker.rank >= 0)
+        return bool(tasks) and all(
+            each.ends is not None
+            and worlds[each.world] >= each.world_size
+            and roles[each.worker.role] >= self._loners.get(each.worker.role, 0) * each.world_size
+            for each in tasks
+        )
 
     def _is_task(self, member: Member) -> bool:
         return self._tasks is None or member.worker.role in self._tasks
@@ -199,7 +216,7 @@ class Lane:
         return CannotProve(f"the job has ended with exit code {self._job.returncode}:\n{self.output}")
 
     def _accept(self) -> None:
-        member = Member(self._gate.accept()[0])
+        member = Member(self._gate.accept()[0], self._loners)
         self._members.add(member)
         self._selector.register(member.link, selectors.EVENT_READ, lambda: self._hear(member))
 
@@ -245,11 +262,17 @@ class Lane:
                 if self._is_resumed(member) and self.behind is not None and len(attempt.steps) == 1:
                     attempt.begun, attempt.calls = self.behind(self._run, member.worker)
                 attempt.done = len(attempt.calls)
-                if not self._strikes(member, "step", lambda kill: kill.nth == attempt.begun + len(attempt.steps)):
+                if not self._strikes(member, "step", lambda kill: kill.nth == attempt.done_steps):
                     member.say()
             case "place":
                 what, _, path = message["what"].partition(" ")
                 attempt.places[f"{what} {self._relative(path)}" if path else what] = message["place"]
+            case "commit":
+                path = self.folder.inside(message["path"]) or ""
+                if not self._changes(member, attempt, None, Call(calls.COMMIT, path, "", 0, 0)):
+                    member.say()
+            case "committed":
+                attempt.done = len(attempt.calls)
             case "listed" | "looked" as kind:
                 (attempt.listed if kind == "listed" else attempt.looked).append(self._relative(message["path"]))
             case "read":
@@ -309,18 +332,23 @@ class Lane:
             self._problem = problem
             member.kill()
             return
-        if not paths or not self._changes(member, member.attempt, stop, *paths):
+        call = Call(stop.call, *paths, stop.size, 0) if paths else None
+        if call is None or not self._changes(member, member.attempt, stop, call):
             stop.go_on(is_watched=bool(paths))
 
-    def _changes(self, member: Member, attempt: Attempt, stop: calls.Stop, path: str, target: str) -> bool:
-        """Note a call that changes a file of the run; return whether a kill comes in its place."""
-        call = Call(stop.call, path, target, stop.size, attempt.begun + len(attempt.steps))
+    def _changes(self, member: Member, attempt: Attempt, stop: calls.Stop | None, call: Call) -> bool:
+        """Note a call that changes a file of the run, or commits one; return whether a kill comes in its place."""
+        call = call._replace(steps=attempt.done_steps or self._steps_of_job())
         attempt.done = len(attempt.calls)
         attempt.calls.append(call.named(self.name_of))
         if self._strikes(member, "call", lambda kill: kill.is_at(attempt.calls), stop):
             return True
         self.folder.note_call(call)
         return False
+
+    def _steps_of_job(self) -> int:
+        """Return how many steps the workers have behind them, for one that takes none, such as a server."""
+        return max(member.attempt.done_steps for member in self._members if member.attempt is not None)
 
     def _strikes(
         self, member: Member, on: str, is_here: Callable[[Kill], bool], stop: calls.Stop | None = None

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ _STARTTIME = 19  # field of /proc/PID/stat, counted after the name; in ticks, ro
 
 
 class Member:
-    """A worker that has connected to the gate.
+    """A worker that has connected to the gate. `loners` are the roles without a gang, each replica of which is a world.
 
     `replicas` is how many its role has, and `world_size` how many workers its world has.
 
@@ -28,8 +29,8 @@ class Member:
     in front of which it is held.
     """
 
-    def __init__(self, link: socket.socket) -> None:
-        self.link = link
+    def __init__(self, link: socket.socket, loners: Container[str] = ()) -> None:
+        self.link, self._loners = link, loners
         self._received = b""
         self.worker = Worker("", -1)
         self.world: tuple[str, ...] = ()
@@ -71,6 +72,10 @@ class Member:
         self.worker = Worker(hello["FLOWDIST_ROLE"], int(hello["RANK"] or 0))
         self.world = (hello["MASTER_PORT"], hello["FLOWDIST_GENERATION"])
         self.world_size = int(hello["WORLD_SIZE"] or 1)
+        if self.worker.role in self._loners:
+            index = int(hello["FLOWDIST_REPLICA"].rpartition("/")[2])
+            self.worker = Worker(self.worker.role, index * self.world_size + int(hello["LOCAL_RANK"] or 0))
+            self.world = (hello["FLOWDIST_REPLICA"], hello["FLOWDIST_GENERATION"])
         self.run_id = hello["FLOWDIST_RUN_ID"]
         self.replicas = int(hello["ROLE_WORLD_SIZE"] or 1) // int(hello["LOCAL_WORLD_SIZE"] or 1)
         try:

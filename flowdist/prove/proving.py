@@ -75,6 +75,7 @@ class Prover:
         users: The user's folder.
         own: A folder for the runs.
         tasks: The roles whose workers end; None: all.
+        loners: By role without a gang, how many replicas it has.
         role: The role whose workers are killed; None: those of all.
         power: Whether the machine loses its power at some points.
         within_s: Seconds without anything that happens after which a run hangs; None: by the first run.
@@ -91,6 +92,7 @@ class Prover:
         own: Path,
         *,
         tasks: frozenset[str] | None = None,
+        loners: Mapping[str, int] = MappingProxyType({}),
         role: str | None = None,
         power: bool = False,
         within_s: float | None = None,
@@ -99,7 +101,7 @@ class Prover:
         tolerance: float = 0.0,
     ) -> None:
         self._command, self._script, self._users, self._own = command, script, users, own
-        self._tasks, self._role, self._power = tasks, role, power
+        self._tasks, self._loners, self._role, self._power = tasks, loners, role, power
         self._longest, self._sizes, self._tolerance = longest, sizes, tolerance
         self._lanes: list[Lane] = []
         self._left_out: set[str] = set()
@@ -180,7 +182,7 @@ class Prover:
         folder.make()
         folder.ready_made = self._ready_made
         folder.reset()
-        lane = Lane(self._command, folder, own, self._tasks)
+        lane = Lane(self._command, folder, own, self._tasks, self._loners)
         lane.name_of = self._name_of
         self._lanes.append(lane)
         return lane

@@ -152,6 +152,7 @@ class _Launch(NamedTuple):
     tasks: frozenset[str] | None = None
     args: tuple[str, ...] = ()
     sizes: Mapping[str, tuple[int, int]] = MappingProxyType({})  # of elastic roles: smallest and usual
+    loners: Mapping[str, int] = MappingProxyType({})  # replicas of roles without a gang
 
 
 def _script(path: Path, named: TopologyOptions, options: ProveOptions, args: tuple[str, ...], own: Path) -> _Launch:
@@ -179,9 +180,10 @@ def _topology(path: Path, named: TopologyOptions, options: ProveOptions, args: t
         command += ["--set", f"{role.name}.restart.max_restarts={RESTARTS}", "--set", f"{role.name}.restart.backoff=0s"]
     command += ["--set", "min_uptime=1ms"]  # else many restarts in a row that nobody pays end the job (R8)
     ending = [role for role in graph.roles if role.kind == "task"]
-    sizes = {role.name: (role.min_replicas, role.max_replicas) for role in ending}
+    sizes = {role.name: (role.min_replicas, role.max_replicas) for role in ending if role.gang}
+    loners = {role.name: role.max_replicas for role in graph.roles if not role.gang}
     tasks = frozenset(role.name for role in ending)
-    return _Launch(str(named.target or path), command + _run_options(own), tasks, sizes=sizes)
+    return _Launch(str(named.target or path), command + _run_options(own), tasks, sizes=sizes, loners=loners)
 
 
 def _run_options(own: Path) -> list[str]:
@@ -195,6 +197,7 @@ def _proved(launch: _Launch, users: Path, own: Path, named: TopologyOptions, opt
     prover = Prover(
         *(launch.command, launch.script, users, own),
         tasks=launch.tasks,
+        loners=launch.loners,
         role=options.role,
         power=options.power,
         within_s=options.within_s,

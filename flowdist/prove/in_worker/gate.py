@@ -20,7 +20,7 @@ from flowdist.prove.in_worker.prover_link import Prover
 
 NAMES = (
     *("FLOWDIST_ROLE", "FLOWDIST_GENERATION", "RANK", "WORLD_SIZE", "MASTER_PORT"),
-    *("ROLE_WORLD_SIZE", "LOCAL_WORLD_SIZE", "FLOWDIST_RUN_ID"),
+    *("ROLE_WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "FLOWDIST_REPLICA", "FLOWDIST_RUN_ID"),
 )
 
 

@@ -117,8 +117,16 @@ class Recorder:
         module.GradScaler.__init__ = noted
 
     def watch_api(self, module: Any) -> None:
-        """Take what a script without torch reports as its steps."""
-        report = module.progress
+        """Take what a script without torch reports as its steps, and note when it commits a checkpoint."""
+        report, publish = module.progress, module.commit
+
+        def commit(path: Any, *, step: int = 0) -> Any:
+            whole = os.path.abspath(os.fspath(path))
+            self._places.tell(f"write {whole}")
+            self._prover.ask(kind="commit", path=whole)
+            accepted = publish(path, step=step)
+            self._prover.tell(kind="committed")
+            return accepted
 
         def tell(step: int) -> None:
             if "torch.optim.optimizer" not in sys.modules:
@@ -133,10 +141,10 @@ class Recorder:
             if frame.f_code is report.__code__:  # the first report, by which this worker began to act
                 tell(frame.f_locals["step"])
             frame = frame.f_back  # type: ignore[assignment]
-        module.progress = progress
         package: Any = sys.modules.get("flowdist.worker")
-        if package is not None and "progress" in vars(package):
-            package.progress = progress
+        for each in (module, package):
+            if each is not None and "progress" in vars(each):
+                each.progress, each.commit = progress, commit
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
         if self._is_quiet():
