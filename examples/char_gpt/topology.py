@@ -7,11 +7,11 @@ flowdist run examples/char_gpt/topology.py --nodes 2 --set trainer.replicas=1:2 
 from flowdist import Restart, Topology, Workload
 
 
-def topology(trainers: str = "1:4", steps: int = 300) -> Topology:
+def topology(trainers: str = "1:4", steps: int = 300, every: int = 50) -> Topology:
     t = Topology("char-gpt")
     t.role(
         "trainer",
-        ["python", "train.py", "--steps", str(steps)],
+        ["python", "train.py", "--steps", str(steps), "--checkpoint-every", str(every)],
         replicas=trainers,
         cpu=0.5,
         state="checkpoint",

@@ -99,6 +99,8 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     step = resume(model, optimizer, device)
     ddp = DistributedDataParallel(model)
+    if rank == 0:
+        tidy()  # every rank has loaded: DDP has waited for it
     say(rank, f"{world_size} workers, from step {step}, validation loss {validate(model, data, device):.3f}")
     while step < options.steps:
         x, y = (part.to(device) for part in data.batch(step, options.batch, rank, world_size))
@@ -131,13 +133,25 @@ def save(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
     folder = worker.checkpoint_dir() / "char_gpt"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"step-{step}-of-generation-{worker.info().generation}.pt"
-    with path.open("wb") as file:
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("wb") as file:
         torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, file)
         file.flush()
         os.fsync(file.fileno())
-    before = worker.latest()
-    if worker.commit(path, step=step) and before is not None and before != path:
-        before.unlink(missing_ok=True)
+    temporary.replace(path)
+    descriptor = os.open(folder, os.O_RDONLY)
+    os.fsync(descriptor)  # its name is on the disk, too
+    os.close(descriptor)
+    if worker.commit(path, step=step):
+        tidy()
+
+
+def tidy() -> None:
+    """Only the latest stays: not the one before, and none that a kill has left without a commit."""
+    latest = worker.latest()
+    for path in (worker.checkpoint_dir() / "char_gpt").glob("step-*"):
+        if latest is None or path.name != latest.name:
+            path.unlink(missing_ok=True)
 
 
 def resume(model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> int:

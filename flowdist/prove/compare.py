@@ -84,7 +84,8 @@ def findings(
     reached = list(accumulate((reached_save(watched, run, at) for at in range(count)), max))
     found: list[Finding] = []
     for worker, attempts in sorted(run.attempts.items()):
-        if worker in watched.clean.attempts and len(attempts) > 1:
+        is_known = worker in watched.clean.attempts and worker.role not in watched.stateless
+        if is_known and len(attempts) > 1:
             clean = watched.first(worker).steps
             found += _of_worker(watched, run, attempts, clean, reached, exact=exact, tolerance=tolerance)
     if not found and exact and not tolerance:
@@ -145,7 +146,11 @@ def lag_of(watched: Watched, killed: Run) -> int:
     begun = [
         began_at(watched.first(worker).steps, attempts[-1].steps, reached)
         for worker, attempts in killed.attempts.items()
-        if worker in watched.clean.attempts and len(attempts) > 1 and attempts[-1].steps and watched.first(worker).steps
+        if worker in watched.clean.attempts
+        and worker.role not in watched.stateless
+        and len(attempts) > 1
+        and attempts[-1].steps
+        and watched.first(worker).steps
     ]
     behind = reached - min(begun, default=reached)
     return behind if later and 0 < behind < later[0] - reached else 0
@@ -331,13 +336,15 @@ def _samples(clean: Sequence[Step], steps: Sequence[Step], begun: int) -> str:
     mine = [batch for step in steps for batch in batches_of(step, loader)]
     before = sum(map(len, fetched[:begun]))
     usual = Counter(map(len, fetched)).most_common(1)[0][0]
-    ahead = max(0, len(fetched[0]) - usual) if begun else 0
+    ahead = min(max(0, len(fetched[0]) - usual), before - usual * begun)  # fetched before the attempt, and not used
     first = len(batches_of(steps[0], loader))
     ahead_then = sum(map(len, fetched[: begun + 1])) - usual * (begun + 1)  # of the same step without a fault
+    unused = len(whole) > usual * len(clean)  # some batches are for no step, and so may be those that look ahead
     for skipped in range(first + 1 if first > usual + ahead_then else 1):
         rest = mine[skipped:]  # fewer than there are: it ends early, which is no matter of the data
-        if any(whole[start : start + len(rest)] == rest for start in range(max(0, before - ahead), before + 1)):
-            return ""
+        for start in {before - ahead, before} if unused else {before - ahead}:
+            if whole[start : start + len(rest)] == rest:
+                return ""
     want, used = Counter(flat(whole)), Counter(flat([*whole[: before - ahead], *mine]))
     again, never = used - want, want - used
     parts = [f"samples {ranges(again)} are used again"] if again else []

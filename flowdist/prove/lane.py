@@ -28,6 +28,7 @@ from flowdist.control.protocol.events import ScaleRequested
 from flowdist.prove import calls
 from flowdist.prove.folder import CannotProve, Folder
 from flowdist.prove.history import Attempt, Call, Run, Step, Worker
+from flowdist.prove.in_worker.gate import where_of
 from flowdist.prove.member import Member
 from flowdist.prove.points import Kill
 from flowdist.runtime.prefix.link import GATE
@@ -87,7 +88,11 @@ class Lane:
         self._gate.bind(str(own / "gate"))
         self._gate.listen()
         self._selector.register(self._gate, selectors.EVENT_READ, self._accept)
-        env = {**os.environ, GATE: f"flowdist.prove.in_worker.gate {own / 'gate'}", "TMPDIR": str(own / "tmp")}
+        env = {
+            **os.environ,
+            GATE: f"flowdist.prove.in_worker.gate {where_of(str(own / 'gate'), str(folder.path))}",
+            "TMPDIR": str(own / "tmp"),
+        }
         with (own / "output").open("wb") as output:
             words = [sys.executable, "-c", _DIE_WITH_PARENT, *command]
             self._job = subprocess.Popen(words, cwd=folder.path, env=env, stdout=output, stderr=subprocess.STDOUT)
@@ -308,7 +313,7 @@ class Lane:
         count = {"TORCHELASTIC_RESTART_COUNT": str(len(attempts) - 1)}  # not FLOWDIST_ATTEMPT: the agent has to know it
         self._is_first = False
         self._run_id = member.run_id
-        member.say(variables=count, watched=str(self.folder.path))
+        member.say(variables=count)
 
     def _stopped(self, member: Member) -> None:
         """Handle a call in front of which a worker, or a child of it, waits."""

@@ -19,7 +19,7 @@ from flowdist.prove.folder import CannotProve, Folder
 from flowdist.prove.history import Call, Run, Step, Worker
 from flowdist.prove.lane import Lane, StartAgain
 from flowdist.prove.points import Kill, Point, points
-from flowdist.prove.watched import Names, Watched, keep_common, made_at_first, paths_of, saved_files
+from flowdist.prove.watched import Names, Watched, keep_common, made_at_first, paths_of, saved_files, stateless_roles
 from flowdist.prove.worlds import of_worlds
 
 AGAIN_MAX = 8  # times that the folder is made anew, because the script writes what was there
@@ -142,6 +142,7 @@ class Prover:
         kill = Kill(first, "step", between) if between else Kill(first, "end")
         killed = lane.play([kill], within_s=self._within_s)
         watched = Watched(clean, saved_files(clean, killed))
+        watched.stateless = stateless_roles(killed, watched, self._loners)
         watched.lag = lag_of(watched, killed)
         self._changing = frozenset(self._ends(watched, _files(self._own / "again")).differ)
         found = points(watched, killed, between, first, power=self._power, sizes=self._sizes)

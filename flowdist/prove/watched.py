@@ -108,12 +108,14 @@ class Save:
 class Watched:
     """Knowledge of a script from its runs without a fault, and from one that was killed between two saves.
 
-    `saved` are the files and folders that a restart reads. Of a folder, all that is in it counts. `lag` is by how many
-    steps a save is behind the step after which its calls come, as one in the background is.
+    `saved` are the files and folders that a restart reads. Of a folder, all that is in it counts. Roles that are
+    `stateless` have no gang and read none of it: each of their workers begins anew whenever it is started. `lag` is by
+    how many steps a save is behind the step after which its calls come, as one in the background is.
     """
 
     clean: Run
     saved: frozenset[str]
+    stateless: frozenset[str] = frozenset()
     saves: list[Save] = field(default_factory=list)
     lag: int = 0
 
@@ -167,6 +169,13 @@ def saved_files(clean: Run, killed: Run) -> frozenset[str]:
         if call.kind in ("rename", "link") and call.target in found
     }
     return frozenset(found | temporary)
+
+
+def stateless_roles(killed: Run, saved: Watched, loners: Iterable[str]) -> frozenset[str]:
+    """Return the roles without a gang of which no worker has read anything that was saved."""
+    restarts = [(worker.role, each) for worker, attempts in killed.attempts.items() for each in attempts[1:]]
+    reading = {role for role, each in restarts if any(map(saved.is_saved, [*each.reads, *each.looked]))}
+    return frozenset(loners) - reading if reading else frozenset()
 
 
 def _saves(clean: Run, watched: Watched) -> list[Save]:

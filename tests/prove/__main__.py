@@ -17,13 +17,21 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.prove.scripts import planted
+from tests.prove.scripts import planted, planted_topologies
 
 SCRIPTS = Path(__file__).parent / "scripts"
-RIGHT = sorted(path.name for path in SCRIPTS.glob("*.py") if path.name not in ("planted.py", "__init__.py"))
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TOPOLOGIES = {  # by folder: where it is, and what is proved there
+    "ps": (SCRIPTS / "ps", ["ps_topology.py"]),
+    "char_gpt": (EXAMPLES / "char_gpt", ["topology.py", "-p", "trainers=2", "-p", "steps=24", "-p", "every=8"]),
+}
+ALONE = sorted(path.name for path in SCRIPTS.glob("*.py") if not path.name.startswith(("planted", "__")))
+RIGHT = [*ALONE, *TOPOLOGIES]
+BUGS = [*planted.BUGS, *planted_topologies.BUGS]
 MISSED_MAX = 0.05
 CAUSES = {  # which kinds of findings name a kind of bug
     "samples": {"data again", "steps", "losses"},
@@ -68,13 +76,14 @@ def main() -> None:
     parser.add_argument("--oracle", action="store_true", help="prove each script both ways, and compare")
     options = parser.parse_args()
     if options.oracle:
-        same = [is_same(name) for name in options.names or [*RIGHT, *(bug[0] for bug in planted.BUGS)]]
+        same = [is_same(name) for name in options.names or [*RIGHT, *(bug[0] for bug in BUGS)]]
         sys.exit(not all(same))
     rows = []
     for name in RIGHT:
         if not options.names or name in options.names:
             rows.append(shown(right(name)))
-    bugs = [bug for bug in planted.BUGS if not options.names or bug[0].startswith(tuple(options.names))]
+    beginnings = tuple(name for name in options.names if name not in RIGHT)
+    bugs = [bug for bug in BUGS if not options.names or bug[0].startswith(beginnings)]
     for bug in bugs[:: options.every]:
         rows.append(shown(wrong(*bug)))
     false_alarms = [row for row in rows if not row.wanted and not row.is_good]
@@ -95,26 +104,23 @@ def shown(row: Row) -> Row:
 
 
 def right(name: str) -> Row:
-    """Prove a right script at all of its points."""
-    answer, seconds = proved(name, (SCRIPTS / name).read_text())
+    """Prove a right script, or topology, at all of its points."""
+    answer, seconds = proved(name)
     found = [*answer["found"], *([{"kind": "uneven", "place": "", "point": ""}] if answer["uneven"] else [])]
     return _row(name, "", found, answer, seconds, is_good=not found)
 
 
 def wrong(name: str, script: str, kind: str, replacements: list[tuple[str, str]], where: str) -> Row:
     """Prove a script with a bug until something is found."""
-    text = planted.buggy(script, replacements)
-    answer, seconds = proved(script, text, "--fail-fast")
+    answer, seconds = proved(script, replacements, "--fail-fast")
     found = answer["found"]
     return _row(name, kind, found, answer, seconds, is_good=bool(found) and found[0]["kind"] in CAUSES[kind])
 
 
 def is_same(name: str) -> bool:
     """Return whether a script or bug shows the same at each point in one run with others and in one of its own."""
-    known = {bug[0]: bug for bug in planted.BUGS}
-    script = known[name][1] if name in known else name
-    text = planted.buggy(script, known[name][3]) if name in known else (SCRIPTS / name).read_text()
-    (quick, quick_s), (slow, slow_s) = proved(script, text), proved(script, text, "--alone")
+    script, replacements = next(((bug[1], bug[3]) for bug in BUGS if bug[0] == name), (name, []))
+    (quick, quick_s), (slow, slow_s) = (proved(script, replacements, *alone) for alone in ([], ["--alone"]))
     shown, alone = ({each["point"]: (each["came"], each["found"]) for each in by["tried"]} for by in (quick, slow))
     differ = sorted(point for point in {*shown, *alone} if shown.get(point) != alone.get(point))
     print(f"{'WRONG ' if differ or not shown else 'ok    '} {name}: {len(shown)} points in {quick_s:.0f} s, each alone "
@@ -130,16 +136,21 @@ def _row(
     return Row(name, wanted, first["kind"], first["place"], first["point"], len(answer["tried"]), seconds, is_good)
 
 
-def proved(script: str, text: str, *options: str) -> tuple[dict[str, Any], float]:
+def proved(script: str, replacements: Sequence[tuple[str, str]] = (), *options: str) -> tuple[dict[str, Any], float]:
     """Return what `flowdist prove --json` says of a script, and how many seconds it took."""
-    with tempfile.TemporaryDirectory() as folder:
-        for each in SCRIPTS.glob("*.py"):
-            if each.name not in ("planted.py", "__init__.py"):
-                shutil.copy(each, folder)
-        (Path(folder) / script).write_text(text)
-        words = [sys.executable, "-m", "flowdist", "prove", script, "--json", *options]
+    whole, words = TOPOLOGIES.get(script.partition("/")[0], (SCRIPTS, [script]))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(
+            shutil.copytree(whole, Path(name) / "job", ignore=shutil.ignore_patterns("planted*", "__*", "ps"))
+        )
+        changed = folder / script.rpartition("/")[2]
+        for old, new in replacements:
+            text = changed.read_text()
+            assert text.count(old) == 1, (script, old)
+            changed.write_text(text.replace(old, new))
         began = time.monotonic()
-        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+        command = [sys.executable, "-m", "flowdist", "prove", *words, "--json", *options]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         seconds = time.monotonic() - began
     answer: dict[str, Any] = json.loads(done.stdout or "{}")
     if "found" not in answer:

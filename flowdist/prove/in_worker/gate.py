@@ -1,7 +1,8 @@
 """The worker's side of `flowdist prove`: it waits at the gate, is stopped at its file calls, and says what it does.
 
-`enter` is called in a worker that is about to act, before the user's script goes on. It says who it is, waits until the
-run may begin, installs the filter of `calls`, and has `recorder` watch. Messages are JSON, a line each.
+`prepare` is called in a worker at the split of its script, and has `recorder` watch. `enter` is called when the worker
+is about to act, or takes its first step. It says who it is, waits until the run may begin, and installs the filter of
+`calls`. Messages are JSON, a line each.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ from __future__ import annotations
 import contextlib
 import gc
 import io
+import json
 import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
 from flowdist.prove import calls
+from flowdist.prove.in_worker import recorder
 from flowdist.prove.in_worker.prover_link import Prover
 
 NAMES = (
@@ -24,30 +28,45 @@ NAMES = (
 )
 
 
-def enter(path: str, looked_at: list[str]) -> None:
-    """Wait at the gate of the prover's socket until this worker may begin, and have it watched from then on.
+def prepare(where: str, come: Callable[[], None]) -> None:
+    """Have this worker watched from now on.
+
+    Args:
+        where: The prover's socket and the folder whose files belong to the run, as `where_of` gives them.
+        come: Makes the worker come to the gate, if it has to be there.
+    """
+    global _prover, _path, _folder
+    _path, _folder = json.loads(where)
+    _prover = Prover(come)
+    recorder.watch(_prover, _folder)
+
+
+def where_of(path: str, folder: str) -> str:
+    """Return what `prepare` gets, for a prover that listens at a path."""
+    return json.dumps([path, folder])
+
+
+def enter(looked_at: list[str]) -> None:
+    """Wait at the gate of the prover's socket until this worker may begin to act.
 
     `looked_at` are files that the script has looked at before.
     """
-    prover = Prover(path)
+    assert _prover is not None
     try:
-        told = prover.ask(kind="hello", pid=os.getpid(), **{name: os.environ.get(name, "") for name in NAMES})
+        _prover.connect(_path)
+        told = _prover.ask(kind="hello", pid=os.getpid(), **{name: os.environ.get(name, "") for name in NAMES})
         os.environ.update(told["variables"])
         try:
             listener = calls.install()
         except calls.Unsupported as error:
-            prover.ask(kind="unsupported", why=error.strerror)
+            _prover.ask(kind="unsupported", why=error.strerror)
             return
-        prover.send_listener(listener)
+        _prover.send_listener(listener)
         os.close(listener)
-        from flowdist.prove.in_worker import recorder  # not before the script may begin
-
         for each in looked_at:
-            if each.startswith(told["watched"] + "/"):
-                prover.tell(kind="looked", path=each)
-        recorder.watch(prover, told["watched"])
-        global _folder
-        _folder = told["watched"]
+            if each.startswith(_folder + "/"):
+                _prover.tell(kind="looked", path=each)
+        _prover.say_kept()
         _note_exits()
     except (OSError, KeyError, ValueError) as error:
         print(f"flowdist prove: {type(error).__name__}: {error}", file=sys.stderr)
@@ -98,4 +117,5 @@ def _exits_otherwise(folder: str) -> bool:
 _WRITERS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 _ENDS = re.compile(rb"SystemExit|(?<![.\w])(exit|quit)\(")
 _codes: list[str | int | None] = []
-_folder = ""
+_prover: Prover | None = None
+_path = _folder = ""

@@ -7,33 +7,63 @@ import json
 import os
 import socket
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from flowdist.runtime.prefix.worker import high_copy
 
 
 class Prover:
-    """The connection of a worker to the process that proves its script."""
+    """The connection of a worker to the process that proves its script.
 
-    def __init__(self, path: str) -> None:
+    It is made at the gate. Until then messages are kept, and a question has the worker `come` to the gate.
+    """
+
+    def __init__(self, come: Callable[[], None]) -> None:
+        self._come = come
+        self._kept: list[bytes] = []
+        self._socket: socket.socket | None = None
+        self._lock = threading.RLock()
+        self._pid = -1
+
+    def connect(self, path: str) -> None:
+        """Connect this process, which is the worker itself and no child of it."""
         end = socket.socket(socket.AF_UNIX)
         end.connect(path)
         high = high_copy(end.fileno())
         end.close()
         self._socket = socket.socket(fileno=high)
         self._file = self._socket.makefile("rb")
-        self._lock = threading.RLock()
         self._pid = os.getpid()
 
+    def is_open(self) -> bool:
+        """Return whether messages reach the prover: the worker has passed the gate, and this is no child of it."""
+        return os.getpid() == self._pid
+
+    def say_kept(self) -> None:
+        """Send the messages that were kept."""
+        kept, self._kept = self._kept, []
+        for line in kept:
+            self._send(line)
+
     def tell(self, **message: Any) -> None:
-        """Send a message. A child that the worker has forked says nothing."""
-        if os.getpid() == self._pid:
-            with self._lock:
-                self._socket.sendall(json.dumps(message).encode() + b"\n")
+        """Send a message, or keep it until the worker has come to the gate. A child of the worker says nothing."""
+        line = json.dumps(message).encode() + b"\n"
+        if self._socket is None:
+            self._kept.append(line)
+        elif self.is_open():
+            self._send(line)
+
+    def _send(self, line: bytes) -> None:
+        assert self._socket is not None
+        with self._lock:
+            self._socket.sendall(line)
 
     def ask(self, **message: Any) -> dict[str, Any]:
         """Send a message and return the answer. The worker may be killed in place of it."""
-        if os.getpid() != self._pid:
+        if self._socket is None:
+            self._come()
+        if not self.is_open():
             return {}
         with self._lock:
             self.tell(**message)
@@ -46,4 +76,5 @@ class Prover:
     def send_listener(self, fd: int) -> None:
         """Send the listener of this process's calls, with a message of its own."""
         files = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
+        assert self._socket is not None
         self._socket.sendmsg([b'{"kind": "listener"}\n'], files)

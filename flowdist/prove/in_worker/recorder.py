@@ -58,6 +58,7 @@ class Recorder:
         self._scalers: list[Any] = []
         self._before: dict[str, Any] = {}
         self._depth = 0
+        self._has_optimizer = False  # one of torch has taken a step
 
     def watch_optimizers(self, module: ModuleType) -> None:
         """Have torch call this recorder before and after each step."""
@@ -117,7 +118,7 @@ class Recorder:
         module.GradScaler.__init__ = noted
 
     def watch_api(self, module: Any) -> None:
-        """Take what a script without torch reports as its steps, and note when it commits a checkpoint."""
+        """Take what a script without an optimizer of torch reports as its steps, and note when it commits."""
         report, publish = module.progress, module.commit
 
         def commit(path: Any, *, step: int = 0) -> Any:
@@ -129,8 +130,8 @@ class Recorder:
             return accepted
 
         def tell(step: int) -> None:
-            if "torch.optim.optimizer" not in sys.modules:
-                self._prover.ask(kind="step", count=int(step), random=_random())
+            if not self._has_optimizer and ("torch" not in sys.modules or self._losses):
+                self._prover.ask(kind="step", count=int(step), random=_random(), **self._since_last())
 
         def progress(step: int) -> None:
             report(step)
@@ -165,11 +166,17 @@ class Recorder:
         weights = [group["params"] for group in optimizer.param_groups]
         if not self._losses and _digest(weights) == self._before["weights"]:
             return  # torch.distributed.checkpoint takes such a step, to have the optimizer make its state
-        seen = {"losses": self._losses, "samples": self._samples, "loaders": self._loaders}
-        self._losses, self._samples, self._loaders = [], [], []
+        self._has_optimizer = True
+        seen = self._since_last()
         self._places.tell("step")
         gradients = _digest([each.grad for group in optimizer.param_groups for each in group["params"]])
         self._prover.ask(kind="step", gradients=gradients, **seen, **self._before)
+
+    def _since_last(self) -> dict[str, list[Any]]:
+        """Return what was seen since the last step."""
+        seen = {"losses": self._losses, "samples": self._samples, "loaders": self._loaders}
+        self._losses, self._samples, self._loaders = [], [], []
+        return seen
 
     def _is_quiet(self) -> bool:
         torch: Any = sys.modules["torch"]
@@ -226,10 +233,10 @@ class _Files:
 
     def __init__(self, prover: Prover, places: _Places) -> None:
         self._prover, self._places = prover, places
-        self._pid, self._is_busy = os.getpid(), False
+        self._is_busy = False
 
     def __call__(self, event: str, args: tuple[Any, ...]) -> None:
-        if event not in _EVENTS or self._is_busy or os.getpid() != self._pid:
+        if event not in _EVENTS or self._is_busy or not self._prover.is_open():
             return
         self._is_busy = True
         try:

@@ -11,7 +11,7 @@ import marshal
 import sys
 
 VARIABLE = "FLOWDIST_PREFIX"  # of the prefix process: the descriptor of its link, and what it has to know
-GATE = "FLOWDIST_GATE"  # of a worker: the module whose `enter` it calls before it acts, a space, and a socket for that
+GATE = "FLOWDIST_GATE"  # of a worker: a module, a space, and what its `prepare` gets; see `template`
 HIGH_FD = 700  # descriptors of flowdist in a user's process begin here: the numbers below are those that it expects
 SIZE_MAX = 1 << 18  # bytes of a packet
 _FD = 4  # bytes of a descriptor's number

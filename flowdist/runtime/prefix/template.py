@@ -85,7 +85,8 @@ class Prefix:
         self._is_ready = self._is_worker = False
         self._once = ""  # why workers of one generation alone may be forked from here
         self._began_s = 0.0
-        self._gate: Any = None  # the module that has let this worker act, if one had to
+        self._gate: Any = None  # the module that lets this worker act, if one has to
+        self._has_passed = False
         self._opener = 0  # of the pipe to the template of this rank
         self._copied: list[list[int]] = []  # files that are being read at the split: see `fork_safety.copied_files`
         self._link = Link(_socket.socket(fileno=given["fd"]))
@@ -108,7 +109,7 @@ class Prefix:
         self._watch.split(ENDS[0])
         self._late.end_guard()
         self._pass_gate()  # it has not acted, as one that fails at once
-        if self._gate is not None:
+        if self._has_passed:
             self._gate.leave()
         gc.unfreeze()  # else extensions such as nanobind's count the objects of imports as leaked
 
@@ -140,6 +141,7 @@ class Prefix:
             become_worker(start, watch, self._output, self._copied)
             self._shown.give(start.variables)
             self._handled.begin()
+            self._prepare_gate()
         except BaseException as error:  # it must not reach the script
             self._fail(error)
         self._start, self._began_s, self._is_worker = start, process_time(), True
@@ -205,15 +207,20 @@ class Prefix:
         self._link.close()
         self._pass_gate()
 
-    def _pass_gate(self) -> None:
-        """Have this worker wait until it may act, and be watched, if somebody has set a gate: see `prove.in_worker`."""
-        gate = os.environ.get(GATE)
-        if gate and self._is_worker and self._gate is None:
+    def _prepare_gate(self) -> None:
+        """Have this worker watched from its split on, if somebody has set a gate: see `prove.in_worker`."""
+        if gate := os.environ.get(GATE):
             import importlib  # not before the script has begun
 
-            module, path = gate.split(" ", 1)
+            module, where = gate.split(" ", 1)
             self._gate = importlib.import_module(module)
-            self._gate.enter(path, self._watch.observations.files())
+            self._gate.prepare(where, lambda: self._come("it takes a step"))
+
+    def _pass_gate(self) -> None:
+        """Have this worker wait until it may act, if there is a gate."""
+        if self._gate is not None and not self._has_passed:
+            self._has_passed = True
+            self._gate.enter(self._watch.observations.files())
 
     def _leave_template(self, why: str) -> Start | None:
         """Fork a template of this rank, and return None. In a worker that the template forks later, return its request.

@@ -3,11 +3,7 @@ script with each old text replaced by its new text is the buggy script. It goes 
 moment and started again; WHEN says at which one, where not every kill after a save will do.
 
 `where` stands in exactly one line of the buggy script, the one at fault. Where a line is missing, that is the one that
-gives the value the fresh start that it should not keep. Run this file to check the texts."""
-
-from pathlib import Path
-
-HERE = Path(__file__).resolve().parent
+gives the value the fresh start that it should not keep."""
 
 BUGS = [
     # --- ddp.py
@@ -775,26 +771,3 @@ WHEN = {
     "loader-removed-then-renamed": "between the removal and the rename; it then begins anew, the end is the same",
     "loader-looks-for-another-name": "any; it begins anew and ends the same, but the work is done twice",
 }
-
-
-def buggy(script, replacements):
-    text = (HERE / script).read_text()
-    for old, new in replacements:
-        assert text.count(old) == 1, (script, text.count(old), old)
-        text = text.replace(old, new)
-    return text
-
-
-def main():
-    names = [bug[0] for bug in BUGS]
-    assert len(set(names)) == len(names)
-    assert set(WHEN) <= set(names)
-    for name, script, _, replacements, where in BUGS:
-        text = buggy(script, replacements)
-        compile(text, name, "exec")
-        assert sum(where in line for line in text.splitlines()) == 1, (name, where)
-    print(len(BUGS), "bugs")
-
-
-if __name__ == "__main__":
-    main()
