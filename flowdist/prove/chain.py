@@ -44,11 +44,11 @@ def came(chain: list[Point], kills: int) -> list[Point]:
 def _moment(watched: Watched, point: Point) -> tuple[float, ...] | None:
     """Return when a point comes in the run without a fault: after which step and which call; None: it is played alone.
 
-    A chain has points that are told by the steps of a rank, and after which the machine has its power and the world its
+    A chain has points of a job that takes steps, and after which the machine has its power and the world its
     size. What two kills in one save leave behind is counted in a run of its own.
     """
     kill, *more = point.kills
-    if kill.power or kill.size or (more and point.save) or not watched.first(kill.worker).steps:
+    if kill.power or kill.size or (more and point.save) or not watched.steps:
         return None
     if kill.on == "step":
         return kill.nth, -1
@@ -64,7 +64,7 @@ def is_as_planned(watched: Watched, run: Run) -> bool:
 
     Each kill is one more attempt of each worker, and up to the kill each attempt has made the calls of its saves as the
     run without a fault makes them. One that was resumed may do otherwise by what it has in memory: it does not remove
-    an old checkpoint that it has not written itself, for example.
+    an old checkpoint that it has not written itself, for example. Which rank makes a folder is chance.
     """
     return all(
         len(attempts) == run.kills + 1 and all(_follows(watched, worker, each) for each in attempts[:-1])
@@ -75,7 +75,7 @@ def is_as_planned(watched: Watched, run: Run) -> bool:
 
 def _follows(watched: Watched, worker: Worker, attempt: Attempt) -> bool:
     calls, clean = (
-        [(call.kind, call.path) for call in each.calls if watched.changes_save(call)]
+        [(call.kind, call.path) for call in each.calls if watched.changes_save(call) and call.kind != "mkdir"]
         for each in (attempt, watched.first(worker))
     )
     return calls == clean[: len(calls)]

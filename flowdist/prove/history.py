@@ -75,12 +75,13 @@ class Attempt:
     it was killed, and `error` the last line about it. `done` is how many of the calls certainly happened.
 
     It began after so many `kills`. Of a restart, `begun` is how many steps it has behind it, and the calls that the run
-    without a fault makes until then stand in front of its own, once it has taken a step.
+    without a fault makes until then stand in front of its own, once it or its job has taken a step: it `is_behind`.
     """
 
     steps: list[Step] = field(default_factory=list)
     kills: int = 0
     begun: int = 0
+    is_behind: bool = False
     calls: list[Call] = field(default_factory=list)
     done: int = 0
     reads: list[str] = field(default_factory=list)

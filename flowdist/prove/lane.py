@@ -266,6 +266,7 @@ class Lane:
                 attempt.steps.append(msgspec.convert(message, Step))
                 if self._is_resumed(member) and self.behind is not None and len(attempt.steps) == 1:
                     attempt.begun, attempt.calls = self.behind(self._run, member.worker)
+                    attempt.is_behind = True
                 attempt.done = len(attempt.calls)
                 if not self._strikes(member, "step", lambda kill: kill.nth == attempt.done_steps):
                     member.say()
@@ -344,6 +345,9 @@ class Lane:
     def _changes(self, member: Member, attempt: Attempt, stop: calls.Stop | None, call: Call) -> bool:
         """Note a call that changes a file of the run, or commits one; return whether a kill comes in its place."""
         call = call._replace(steps=attempt.done_steps or self._steps_of_job())
+        if call.steps and not attempt.steps and not attempt.is_behind and self._is_resumed(member) and self.behind:
+            _, attempt.calls = self.behind(self._run, member.worker)
+            attempt.is_behind = True
         attempt.done = len(attempt.calls)
         attempt.calls.append(call.named(self.name_of))
         if self._strikes(member, "call", lambda kill: kill.is_at(attempt.calls), stop):

@@ -116,12 +116,18 @@ def _tried(watched: Watched) -> dict[int, list[Place]]:
     """
     known, chosen = Counter[tuple[str, str]](), dict[int, list[Place]]()
     for number, save in enumerate(watched.saves, start=1):
-        calls = [watched.first(place.worker).calls[place.at] for place in save.places]
-        does = [(call.kind, re.sub(r"\d+", "0", call.path)) for call in calls]
-        new = [at for at, each in enumerate(does) if known[each] < (1 if each[0] == "unlink" else SAVES)]
-        if (new or number <= SAVES) and len(chosen) < SAVES_MAX:
-            known.update(set(does))
-            chosen[number] = list(save.places if number <= SAVES else save.places[new[0] :])
+        found: list[Place] = []
+        seen: set[tuple[str, str]] = set()
+        for worker in sorted({place.worker for place in save.places}):
+            mine = [place for place in save.places if place.worker == worker]
+            calls = [watched.first(worker).calls[place.at] for place in mine]
+            does = [(call.kind, re.sub(r"\d+", "0", call.path)) for call in calls]
+            new = [at for at, each in enumerate(does) if known[each] < (1 if each[0] == "unlink" else SAVES)]
+            found += mine if number <= SAVES else mine[new[0] :] if new else []
+            seen.update(does)
+        if found and len(chosen) < SAVES_MAX:
+            known.update(seen)
+            chosen[number] = found
     return chosen
 
 
@@ -220,6 +226,6 @@ def _twice(watched: Watched, before: Sequence[Point], worker: Worker) -> Iterato
         of_save = [point for point in before if point.save == number]
         point = of_save[len(of_save) // 2]
         kill = point.kills[0]
-        again = kill if watched.first(kill.worker).steps else replace(kill, nth=1)  # without steps, the next such call
+        again = kill if watched.steps else replace(kill, nth=1)  # without steps, the next such call
         yield Point(f"{point.name}:twice", about, (kill, again), number)
     yield Point("step1:twice", about, (Kill(worker, "step", 1), Kill(worker, "step", 1)))

@@ -299,8 +299,10 @@ class Prover:
 def _behind(watched: Watched, run: Run, worker: Worker) -> tuple[int, list[Call]]:
     """Return how many steps the last attempt of a worker has behind it, at its first one, and the calls until then."""
     clean, attempts = watched.clean.attempts.get(worker), run.attempts[worker]
-    if not clean or not clean[0].steps:
+    if not clean:
         return 0, attempts[-1].calls
+    if not clean[0].steps:  # a server has those of its job
+        return 0, watched.calls_behind(worker, max(each[-1].begun for each in run.attempts.values()))
     begun = began_at(clean[0].steps, attempts[-1].steps, reached_save(watched, run, len(attempts) - 2))
     return begun, watched.calls_behind(worker, begun)
 
