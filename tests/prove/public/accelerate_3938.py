@@ -1,6 +1,5 @@
 """accelerate#3938: with use_stateful_dataloader and two processes, the state that is saved is one batch behind."""
 
-import os
 from pathlib import Path
 
 import torch
@@ -32,6 +31,6 @@ for _ in range(done // len(loader), 3):
             accelerator.save_state("ckpt/new")
             accelerator.wait_for_everyone()
             if accelerator.is_main_process:
-                os.replace("ckpt/new", f"ckpt/step_{done:04d}")
+                Path("ckpt/new").replace(f"ckpt/step_{done:04d}")
             accelerator.wait_for_everyone()
 accelerator.end_training()

@@ -3,7 +3,6 @@
 As accelerate's guide on checkpoints, with a save at the end of each epoch and two processes.
 """
 
-import os
 from pathlib import Path
 
 import torch
@@ -31,6 +30,6 @@ for epoch in range(len(saved), 4):
     accelerator.save_state("ckpt/new")
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
-        os.replace("ckpt/new", f"ckpt/epoch_{epoch}")
+        Path("ckpt/new").replace(f"ckpt/epoch_{epoch}")
     accelerator.wait_for_everyone()
 accelerator.end_training()

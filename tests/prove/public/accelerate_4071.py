@@ -3,7 +3,6 @@
 As accelerate's guide on checkpoints: load_state, set_epoch, and skip_first_batches for the first epoch.
 """
 
-import os
 from pathlib import Path
 
 import torch
@@ -36,4 +35,4 @@ for epoch in range(first, 3):
         done += 1
         if done % 6 == 0:
             accelerator.save_state("ckpt/new")
-            os.replace("ckpt/new", f"ckpt/step_{done:04d}")
+            Path("ckpt/new").replace(f"ckpt/step_{done:04d}")

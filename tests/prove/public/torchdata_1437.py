@@ -1,11 +1,14 @@
 """data#1437: a StatefulDataLoader that loads a state of an epoch's end gives no batch in the next epoch."""
 
 import os
+from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-torch.manual_seed(7)
+dist.init_process_group("gloo")
+torch.manual_seed(7 + dist.get_rank())
 x = torch.randn(48, 4, generator=torch.Generator().manual_seed(1))
 data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
 model = torch.nn.Linear(4, 1)
@@ -13,7 +16,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 loader = StatefulDataLoader(data, batch_size=8, shuffle=True)
 
 first = 0
-if os.path.exists("last.pt"):
+if Path("last.pt").exists():
     state = torch.load("last.pt", weights_only=False)
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
@@ -34,4 +37,4 @@ for epoch in range(first, 4):
         "epoch": epoch + 1,
     }
     torch.save(state, "last.pt.tmp")
-    os.replace("last.pt.tmp", "last.pt")
+    Path("last.pt.tmp").replace("last.pt")
