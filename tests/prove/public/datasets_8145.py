@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import pyarrow
 import torch
 import torch.distributed as dist
 from datasets import Dataset
@@ -10,7 +11,8 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 dist.init_process_group("gloo")
 torch.manual_seed(7 + dist.get_rank())
-data = Dataset.from_dict({"x": list(range(96))}).to_iterable_dataset(num_shards=2).map(lambda row: {"x": row["x"] + 1})
+table = pyarrow.table({"x": list(range(96))})
+data = Dataset(table, fingerprint="numbers").to_iterable_dataset(num_shards=2).map(lambda row: {"x": row["x"] + 1})
 loader = StatefulDataLoader(data, batch_size=4)
 model = torch.nn.Linear(1, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)

@@ -5,12 +5,19 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from datasets import Dataset
+from datasets import IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
+
+
+def rows(starts):
+    for start in starts:
+        for number in range(start, start + 48):
+            yield {"x": number}
+
 
 dist.init_process_group("gloo")
 torch.manual_seed(7 + dist.get_rank())
-data = Dataset.from_dict({"x": list(range(96))}).to_iterable_dataset(num_shards=2)
+data = IterableDataset.from_generator(rows, gen_kwargs={"starts": [0, 48]})
 loader = StatefulDataLoader(data, batch_size=4)
 model = torch.nn.Linear(1, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)
