@@ -1,8 +1,8 @@
-"""`python -m tests.prove.public [NAME ...] [--write FILE]`: bugs that others have reported, found again by `flowdist prove`.
+"""`python -m tests.prove.public [NAME ...] [--write FILE]`: bugs that others have reported, found by `flowdist prove`.
 
 Each script here is what a user of a package writes. It runs with the version that has the bug, as pip installs it, and
-`flowdist prove` has to find the bug by its kind. Where a later version has it no more, the same point has to show nothing
-of that kind there. torch and what the packages need besides come from the environment of `make frameworks`.
+`flowdist prove` has to find the bug by its kind. Where a later version has it no more, the same point has to show
+nothing of that kind there. torch and what the packages need besides come from the environment of `make frameworks`.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ BUGS = [
     ),
     Bug(
         "lightning_19970", "pytorch-lightning#19970", "a checkpoint is written in place",
-        "lightning==2.3.3 setuptools==80.9.0", "lightning==2.6.6", "save2:trainer.0:write2:ckpt/last.ckpt:half", ("torn save",),
-        fixed_point="",
+        "lightning==2.3.3 setuptools==80.9.0", "lightning==2.6.6",
+        "save2:trainer.0:write2:ckpt/last.ckpt:half", ("torn save",), fixed_point="",
     ),
     Bug(
         "torchdata_1437", "data#1437", "after a resume at the end of an epoch, the next one is empty",
@@ -100,6 +100,22 @@ BUGS = [
         "transformers==5.24.0", "", "step13", ("random numbers", "losses"),
     ),
 ]  # fmt: skip
+
+
+class Recipe(NamedTuple):
+    """A script that saves and resumes as its package's guide says, proved at all points with the newest version."""
+
+    script: str
+    versions: str
+    says: str  # which guide
+
+
+RECIPES = [
+    Recipe("accelerate_4233", "accelerate==1.15.0", "examples/by_feature/checkpointing.py"),
+    Recipe("lightning_recipe", "lightning==2.6.6", 'ModelCheckpoint with save_last, `fit(ckpt_path="last")`'),
+    Recipe("torchdata_1437", "torchdata==0.11.0", "`StatefulDataLoader.state_dict()`, at the end of an epoch"),
+    Recipe("transformers_35525", "transformers==5.24.0", "`get_last_checkpoint`, `train(resume_from_checkpoint=last)`"),
+]
 
 
 class Proof(NamedTuple):
@@ -125,11 +141,18 @@ def main() -> None:
     parser.add_argument("--write", metavar="FILE", help="write the table into a page")
     options = parser.parse_args()
     bugs = [bug for bug in BUGS if not options.names or bug.script.startswith(tuple(options.names))]
+    recipes = [recipe for recipe in RECIPES if not options.names or recipe.script in options.names]
     rows = [shown(played(bug)) for bug in bugs]
+    newest = [
+        (recipe, proved(recipe.script, recipe.versions, "--procs", "1", "--jobs", "1", "--budget", "90s"))
+        for recipe in recipes
+    ]
+    for recipe, proof in newest:
+        print(f"newest {recipe.versions}: {_words(proof)} [{proof.tried} points, {proof.seconds:.0f} s]", flush=True)
     good = sum(row.is_good for row in rows)
     print(f"{good} of {len(rows)} public bugs are found by their kind, and not where they are fixed")
     if options.write:
-        write(Path(options.write), rows)
+        write(Path(options.write), table(rows), table_of_recipes(newest))
     sys.exit(good < len(rows))
 
 
@@ -142,23 +165,24 @@ def shown(row: Row) -> Row:
 
 
 def played(bug: Bug) -> Row:
-    """Prove the script of a bug with the version that has it, and at the same point with the one that has it no more."""
-    proof = proved(bug, bug.versions, bug.point)
+    """Prove the script of a bug with the version that has it, and at the same point with the one that has it not."""
+    at = ["--only", bug.point] if bug.point else ["--fail-fast"]
+    proof = proved(bug.script, bug.versions, "--procs", str(bug.procs), *at)
     hits = [each for each in proof.found if each["kind"] in bug.kinds]
     if not bug.fixed or not hits:
         return Row(bug, proof, None, bool(hits))
     point = hits[0]["point"] if bug.fixed_point is None else bug.fixed_point
-    newest = proved(bug, bug.fixed, point)
+    newest = proved(bug.script, bug.fixed, "--procs", str(bug.procs), *(["--only", point] if point else []))
     still = any(each["kind"] in bug.kinds for each in newest.found)
     return Row(bug, proof, newest, not still and not newest.error)
 
 
-def proved(bug: Bug, versions: str, point: str) -> Proof:
-    """Return what `flowdist prove` says of a script with these versions of packages, at one point or until it finds one."""
-    words = ["prove", f"{bug.script}.py", "--procs", str(bug.procs), *(["--only", point] if point else ["--fail-fast"])]
+def proved(script: str, versions: str, *options: str) -> Proof:
+    """Return what `flowdist prove` says of a script with these versions of packages."""
+    words = ["prove", f"{script}.py", *options]
     variables = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, installed(versions)))}
     with tempfile.TemporaryDirectory() as folder:
-        shutil.copy(SCRIPTS / f"{bug.script}.py", folder)
+        shutil.copy(SCRIPTS / f"{script}.py", folder)
         began = time.monotonic()
         done = subprocess.run(
             [sys.executable, "-m", "flowdist", *words, "--json"],
@@ -196,17 +220,18 @@ def _words(proof: Proof) -> str:
     return "; ".join(f"{each['kind']}: {each['text']}" for each in proof.found) or "nothing"
 
 
-def write(path: Path, rows: list[Row]) -> None:
-    """Write the table into a page, between its marks; the rest of the page stays."""
-    begin, end = "<!-- table -->\n", "<!-- end of the table -->\n"
-    text = path.read_text()
-    before, rest = text.split(begin)
-    _, after = rest.split(end)
-    path.write_text(f"{before}{begin}{table(rows)}{end}{after}")
+def write(path: Path, *tables: str) -> None:
+    """Write the tables into a page, each below its mark up to the next empty line; the rest of the page stays."""
+    for number, text in enumerate(tables, 1):
+        before, rest = path.read_text().split(f"<!-- table {number} -->\n\n")
+        path.write_text(f"{before}<!-- table {number} -->\n\n{text}\n{rest.partition(chr(10) * 2)[2]}")
 
 
 def table(rows: list[Row]) -> str:
-    lines = ["| issue | what it is | versions | found | where | points | with the newest |", "|---|---|---|---|---|---|---|"]
+    lines = [
+        "| issue | what it is | versions | found | where | points | with the newest |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for bug, proof, newest, is_good in rows:
         name, number = bug.issue.split("#")
         link = f"[{bug.issue}](https://github.com/{URLS[name]}/issues/{number})"
@@ -218,6 +243,15 @@ def table(rows: list[Row]) -> str:
         lines.append(
             f"| {link} | {bug.what} | {bug.versions.split()[0]} | {found}{mark} | {place} | {proof.tried} | {after} |"
         )
+    return "\n".join(lines) + "\n"
+
+
+def table_of_recipes(proofs: list[tuple[Recipe, Proof]]) -> str:
+    lines = ["| version | recipe | script | found | points |", "|---|---|---|---|---|"]
+    for recipe, proof in proofs:
+        found = "<br>".join(f"{each['kind']}: {each['text']} (`{each['point']}`)" for each in proof.found)
+        found = found or _words(proof)
+        lines.append(f"| {recipe.versions} | {recipe.says} | {recipe.script}.py | {found} | {proof.tried} |")
     return "\n".join(lines) + "\n"
 
 

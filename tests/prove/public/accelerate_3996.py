@@ -1,4 +1,4 @@
-"""accelerate#3996: load_state does not bring back where the order of samples is; each resume begins with that of epoch 0.
+"""accelerate#3996: load_state does not bring back the order of samples; each resume begins with that of epoch 0.
 
 As accelerate's guide on checkpoints, with a save at the end of each epoch and two processes.
 """

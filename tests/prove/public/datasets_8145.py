@@ -1,6 +1,5 @@
 """datasets#8145: after map, a state that is loaded goes on up to a thousand rows later."""
 
-import os
 from pathlib import Path
 
 import pyarrow

@@ -1,6 +1,5 @@
-"""datasets#8308: after a resume, the state of an IterableDataset stays at the beginning; the second resume begins anew."""
+"""datasets#8308: after a resume, the state of an IterableDataset stays at the beginning; the second begins anew."""
 
-import os
 from pathlib import Path
 
 import torch

@@ -1,12 +1,12 @@
 """Lightning#18060: a checkpoint of every_n_train_steps is saved before the counters of the loop have the last batch."""
 
-import lightning as L
+import lightning
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 
-class Model(L.LightningModule):
+class Model(lightning.LightningModule):
     def __init__(self):
         super().__init__()
         self.layer = torch.nn.Linear(4, 1)
@@ -19,10 +19,10 @@ class Model(L.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.05)
 
 
-L.seed_everything(7)
+lightning.seed_everything(7)
 x = torch.randn(96, 4)
 loader = StatefulDataLoader(torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True)), batch_size=8)
-trainer = L.Trainer(
+trainer = lightning.Trainer(
     max_epochs=2,
     accelerator="cpu",
     callbacks=[ModelCheckpoint("ckpt", every_n_train_steps=5, save_last=True)],

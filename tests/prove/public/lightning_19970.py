@@ -1,11 +1,11 @@
 """Lightning#19970: a checkpoint is written in place, so that a kill leaves one that cannot be loaded."""
 
-import lightning as L
+import lightning
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 
-class Model(L.LightningModule):
+class Model(lightning.LightningModule):
     def __init__(self):
         super().__init__()
         self.layer = torch.nn.Linear(4, 1)
@@ -18,10 +18,10 @@ class Model(L.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.05)
 
 
-L.seed_everything(7)
+lightning.seed_everything(7)
 x = torch.randn(48, 4)
 loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True)), batch_size=8)
-trainer = L.Trainer(
+trainer = lightning.Trainer(
     max_epochs=3,
     accelerator="cpu",
     callbacks=[ModelCheckpoint("ckpt", save_last=True)],

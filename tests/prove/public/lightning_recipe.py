@@ -1,11 +1,11 @@
-"""Lightning as its guides have it: seed_everything, a loader that shuffles, ModelCheckpoint, and fit from the last one."""
+"""Lightning as its guides have it: seed_everything, a loader that shuffles, ModelCheckpoint, fit from the last one."""
 
-import lightning as L
+import lightning
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 
-class Model(L.LightningModule):
+class Model(lightning.LightningModule):
     def __init__(self):
         super().__init__()
         self.layer = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Dropout(0.1), torch.nn.Linear(16, 1))
@@ -18,10 +18,12 @@ class Model(L.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.05)
 
 
-L.seed_everything(7)
+lightning.seed_everything(7)
 x = torch.randn(48, 4)
-loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True)), batch_size=8, shuffle=True)
-trainer = L.Trainer(
+loader = torch.utils.data.DataLoader(
+    torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True)), batch_size=8, shuffle=True
+)
+trainer = lightning.Trainer(
     max_epochs=3,
     accelerator="cpu",
     callbacks=[ModelCheckpoint("ckpt", save_last=True)],

@@ -1,6 +1,5 @@
 """data#1437: a StatefulDataLoader that loads a state of an epoch's end gives no batch in the next epoch."""
 
-import os
 from pathlib import Path
 
 import torch
