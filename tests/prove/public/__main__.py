@@ -30,6 +30,7 @@ URLS = {
     "accelerate": "huggingface/accelerate",
     "data": "meta-pytorch/data",
     "datasets": "huggingface/datasets",
+    "prime-rl": "PrimeIntellect-ai/prime-rl",
     "pytorch-lightning": "Lightning-AI/pytorch-lightning",
     "transformers": "huggingface/transformers",
 }
@@ -86,6 +87,10 @@ BUGS = [
         "lightning_19970", "pytorch-lightning#19970", "a checkpoint is written in place",
         "lightning==2.3.3 setuptools==80.9.0", "lightning==2.6.6",
         "save2:trainer.0:write2:ckpt/last.ckpt:half", ("torn save",), fixed_point="",
+    ),
+    Bug(
+        "prime_rl_3332", "prime-rl#3332", "iter() before load_state_dict(), with a worker: the data begins anew",
+        "torchdata==0.11.0", "", "step8", ("data again",),
     ),
     Bug(
         "torchdata_1437", "data#1437", "after a resume at the end of an epoch, the next one is empty",
@@ -238,7 +243,7 @@ def table(rows: list[Row]) -> str:
         hit = next((each for each in proof.found if each["kind"] in bug.kinds), None)
         found = f"{hit['kind']}: {hit['text']}" if hit else _words(proof)
         place = f"{hit['place']}, `{hit['point']}`" if hit else ""
-        after = "is the newest" if newest is None else f"{bug.fixed.split()[0]}: {_words(newest)}"
+        after = "it is the newest" if newest is None else f"{bug.fixed.split()[0]}: {_words(newest)}"
         mark = "" if is_good else " (WRONG)"
         lines.append(
             f"| {link} | {bug.what} | {bug.versions.split()[0]} | {found}{mark} | {place} | {proof.tried} | {after} |"
