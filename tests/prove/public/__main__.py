@@ -174,12 +174,15 @@ def played(bug: Bug) -> Row:
     at = ["--only", bug.point] if bug.point else ["--fail-fast"]
     proof = proved(bug.script, bug.versions, "--procs", str(bug.procs), *at)
     hits = [each for each in proof.found if each["kind"] in bug.kinds]
-    if not bug.fixed or not hits:
+    if not bug.fixed:
         return Row(bug, proof, None, bool(hits))
-    point = hits[0]["point"] if bug.fixed_point is None else bug.fixed_point
-    newest = proved(bug.script, bug.fixed, "--procs", str(bug.procs), *(["--only", point] if point else []))
+    point = bug.fixed_point
+    if point is None:
+        point = hits[0]["point"] if hits else bug.point
+    at = ["--only", point] if point else ["--jobs", "1"]  # one folder: Lightning saves its absolute path
+    newest = proved(bug.script, bug.fixed, "--procs", str(bug.procs), *at)
     still = any(each["kind"] in bug.kinds for each in newest.found)
-    return Row(bug, proof, newest, not still and not newest.error)
+    return Row(bug, proof, newest, bool(hits) and not still and not newest.error)
 
 
 def proved(script: str, versions: str, *options: str) -> Proof:
@@ -240,9 +243,9 @@ def table(rows: list[Row]) -> str:
     for bug, proof, newest, is_good in rows:
         name, number = bug.issue.split("#")
         link = f"[{bug.issue}](https://github.com/{URLS[name]}/issues/{number})"
-        hit = next((each for each in proof.found if each["kind"] in bug.kinds), None)
-        found = f"{hit['kind']}: {hit['text']}" if hit else _words(proof)
-        place = f"{hit['place']}, `{hit['point']}`" if hit else ""
+        hits = [each for each in proof.found if each["kind"] in bug.kinds] or proof.found
+        found = f"{hits[0]['kind']}: {hits[0]['text']}" if hits else _words(proof)
+        place = f"{hits[0]['place']} `{hits[0]['point']}`".strip() if hits else ""
         after = "it is the newest" if newest is None else f"{bug.fixed.split()[0]}: {_words(newest)}"
         mark = "" if is_good else " (WRONG)"
         lines.append(
