@@ -8,31 +8,65 @@ each point is played alone, and what it shows there counts.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from itertools import accumulate
 from math import inf
 
 from flowdist.prove.history import Attempt, Run, Worker
-from flowdist.prove.points import Point
+from flowdist.prove.points import Point, joined
 from flowdist.prove.watched import Watched
 
 LONGEST = 8  # kills of one run
 
 
-def next_chain(watched: Watched, left: deque[Point], longest: int) -> list[Point]:
-    """Take the points of the next run: the first that is left, and others that can come in the same run, in order.
+class Queue:
+    """The points that are left, as the next run takes them: the more of them, the longer nothing was found.
 
     Args:
         watched: What the runs without a fault have shown.
-        left: The points that are left, the first in front.
+        points: The points, in the order in which they begin.
         longest: How many points one run may have.
     """
-    first = left.popleft()
-    if longest == 1 or _moment(watched, first) is None:
-        return [first]
-    rest = [point for point in left if _moment(watched, point) is not None][: longest - 1]
-    for point in rest:
-        left.remove(point)
-    return sorted([first, *rest], key=lambda point: _moment(watched, point) or ())
+
+    def __init__(self, watched: Watched, points: Iterable[Point], longest: int = LONGEST) -> None:
+        self.left = deque(points)
+        self._watched, self._bound, self._length = watched, longest, 1
+        self._suspects: list[tuple[list[Point], set[str]]] = []  # chains that have shown something, and of which kinds
+        self._known = set[str]()  # kinds of what single points have shown
+
+    def take(self) -> list[Point]:
+        """Return the points of the next run, in the order in which they come there; none if all are played.
+
+        After all others come chains that have shown what no kill shows alone.
+        """
+        if self.left:
+            return self._next_chain()
+        while self._suspects:
+            chain, kinds = self._suspects.pop()
+            if kinds - self._known:
+                return [joined(chain)]
+        return []
+
+    def _next_chain(self) -> list[Point]:
+        """Take the first point that is left, and others that can come in the same run."""
+        watched, first = self._watched, self.left.popleft()
+        if self._length == 1 or _moment(watched, first) is None:
+            return [first]
+        rest = [point for point in self.left if _moment(watched, point) is not None][: self._length - 1]
+        for point in rest:
+            self.left.remove(point)
+        return sorted([first, *rest], key=lambda point: _moment(watched, point) or ())
+
+    def note(self, chain: list[Point], played: int, shown: set[str]) -> None:
+        """Note that the first so many points of a chain were played, and of which kinds is what its run has shown."""
+        self.left.extendleft(reversed(chain[played:]))
+        if len(chain) == 1:
+            self._known |= shown
+        elif shown:
+            self._suspects.append((chain, shown))
+        if not played:
+            self._bound = max(1, self._bound // 2)
+        self._length = min(2 * self._length, self._bound) if played == len(chain) and not shown else 1
 
 
 def came(chain: list[Point], kills: int) -> list[Point]:

@@ -28,25 +28,33 @@ TENSORS = ("torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor_v3")
 OF_SUBCLASS = "torch._tensor._rebuild_from_type_v2"  # also of a tensor that has attributes
 
 
-def first_difference(one: Path, other: Path) -> str:
+def first_difference(one: Path, other: Path, homes: tuple[str, str] = ("", "")) -> str:
     """Return the name of the first entry that differs or is missing in one of two files; empty if there is none.
 
     Of files of no known kind that differ it is `CONTENT`.
+
+    Args:
+        one: A file.
+        other: The other file.
+        homes: The folders in which they were written: paths that begin with these count as alike.
     """
     if _same_bytes(one, other):
         return ""
-    entries_of_one, entries_of_other = entries(one), entries(other)
+    entries_of_one, entries_of_other = (entries(*each) for each in zip((one, other), homes, strict=True))
     if entries_of_one is None or entries_of_other is None:
         return CONTENT
     names = {**entries_of_one, **entries_of_other}
     return next((name for name in names if entries_of_one.get(name) != entries_of_other.get(name)), "")
 
 
-def entries(path: Path) -> dict[str, str] | None:
-    """Return a digest of each leaf of a saved file, by its name; None if the file is of no known kind, or damaged."""
+def entries(path: Path, home: str = "") -> dict[str, str] | None:
+    """Return a digest of each leaf of a saved file, by its name; None if the file is of no known kind, or damaged.
+
+    The path `home` is left out of texts.
+    """
     try:
         with path.open("rb") as file:
-            return _entries(file)
+            return _entries(file, home)
     except Exception:  # a damaged file, or a hostile one, makes parsers raise anything
         return None
 
@@ -59,29 +67,29 @@ def _same_bytes(one: Path, other: Path) -> bool:
     return False
 
 
-def _entries(file: BinaryIO) -> dict[str, str]:
+def _entries(file: BinaryIO, home: str) -> dict[str, str]:
     start = file.read(9)
     size = file.seek(0, 2)
     if start.startswith(b"PK\x03\x04"):
-        return _zip_entries(file, size)
+        return _zip_entries(file, size, home)
     if start.startswith(b"\x93NUMPY"):
         return {WHOLE: _digest_of(_ranges(file, 0, size))}
     if start[8:] == b"{" and int.from_bytes(start[:8], "little") <= size - 8:  # before pickles: its length may be 0x280
-        return _safetensors_entries(file, size)
+        return _safetensors_entries(file, size, home)
     file.seek(0)
     if re.match(rb"\x80[\x02-\x05]", start):
-        return _Walk(file, size).leaves(_Unpickler(file.read(), {}).value())
+        return _Walk(file, size, home).leaves(_Unpickler(file.read(), {}).value())
     if re.match(rb"\s*[{\[]", start):
-        return _Walk(file, size).leaves(json.loads(file.read()))
+        return _Walk(file, size, home).leaves(json.loads(file.read()))
     raise ValueError("a file of no known kind")
 
 
-def _safetensors_entries(file: BinaryIO, size: int) -> dict[str, str]:
+def _safetensors_entries(file: BinaryIO, size: int, home: str) -> dict[str, str]:
     file.seek(0)
     data = 8 + int.from_bytes(file.read(8), "little")
     header = json.loads(file.read(data - 8))
     metadata = {name: header.pop(name) for name in ["__metadata__"] if name in header}
-    found = _Walk(file, size).leaves(metadata) if metadata else {}
+    found = _Walk(file, size, home).leaves(metadata) if metadata else {}
     if max((tensor["data_offsets"][1] for tensor in header.values()), default=0) != size - data:
         raise ValueError("bytes are missing, or more than the header says")
     for name, tensor in header.items():
@@ -91,7 +99,7 @@ def _safetensors_entries(file: BinaryIO, size: int) -> dict[str, str]:
     return found
 
 
-def _zip_entries(file: BinaryIO, size: int) -> dict[str, str]:
+def _zip_entries(file: BinaryIO, size: int, home: str) -> dict[str, str]:
     file.seek(-22, 2)
     at_end = file.read(4) == b"PK\x05\x06"
     archive = ZipFile(file)
@@ -105,7 +113,7 @@ def _zip_entries(file: BinaryIO, size: int) -> dict[str, str]:
         raise ValueError("TorchScript, whose code is not read")
     places = {name.removeprefix(folder): _place(file, record) for name, record in records.items()}
     data = b"".join(_ranges(file, *places["data.pkl"]))
-    return _Walk(file, size).leaves(_Unpickler(data, places).value())
+    return _Walk(file, size, home).leaves(_Unpickler(data, places).value())
 
 
 def _unzipped(archive: ZipFile, record: ZipInfo) -> Iterable[bytes]:
@@ -273,8 +281,8 @@ _Unpickler.dispatch |= {
 class _Walk:
     """A walk over a tree. A part of a tree may be in it often: one that is much larger than its file is refused."""
 
-    def __init__(self, file: BinaryIO, size: int) -> None:
-        self.file, self.left = file, (1 << 26) + 100 * size
+    def __init__(self, file: BinaryIO, size: int, home: str) -> None:
+        self.file, self.left, self.home = file, (1 << 26) + 100 * size, home
         self.above: dict[int, int] = {}  # how deep the values are that the present one is in
 
     def leaves(self, value: Any) -> dict[str, str]:
@@ -285,6 +293,7 @@ class _Walk:
 
     def _visit(self, found: dict[str, str], name: str, inside: str, value: Any) -> None:
         self._pay(64 + len(name))
+        value = self._homeless(value)
         if (plain := _plain(value)) is not None:
             _add(found, name, inside, [plain])
         elif id(value) in self.above:
@@ -299,6 +308,9 @@ class _Walk:
                 self._visit(found, name + end, inside, child)
             del self.above[id(value)]
 
+    def _homeless(self, value: Any) -> Any:
+        return value.replace(self.home, "") if self.home and isinstance(value, str) else value
+
     def _pay(self, work: int) -> None:
         self.left -= work
         if self.left < 0:
@@ -307,7 +319,7 @@ class _Walk:
     def _children(self, value: Any) -> list[tuple[str, Any]]:
         """Return what is in a value, each part with the end of its name; nothing for a leaf."""
         if isinstance(value, dict):  # of JSON
-            return [(f"[{key!r}]", child) for key, child in value.items()]
+            return [(f"[{self._homeless(key)!r}]", child) for key, child in value.items()]
         if type(value) in (list, tuple):
             return [(f"[{index}]", child) for index, child in enumerate(value)]
         if not isinstance(value, Stub) or value.origin in (*SETS, *TENSORS, OF_SUBCLASS):
@@ -325,7 +337,7 @@ class _Walk:
 
     def _key(self, key: Any) -> str:
         if _is_plain(key):
-            return repr(key)
+            return repr(self._homeless(key))
         if isinstance(key, type):
             return str(key.origin)  # type: ignore[attr-defined]
         if isinstance(key, Stub) and key.state is None and not key.pairs and _is_plain(key.args):

@@ -40,8 +40,9 @@ LONGEST = 6  # times the limit without an event that a whole run may take
 _KILLED_S = 30.0
 _OUTPUT_LINES = 12
 _TURN_S = 0.5
-_DIE_WITH_PARENT = """import ctypes, os, sys
+_DIE_WITH_PARENT = """import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, 15)  # PR_SET_PDEATHSIG, SIGTERM
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)  # which a shell ignores for what it runs in the background
 os.execv(sys.argv[1], sys.argv[1:])
 """
 
@@ -369,6 +370,8 @@ class Lane:
             return False
         if run.attempts[member.worker][-1] is not attempt or not is_here(kill):
             return False
+        if on == "call" and self.behind is not None and self._is_resumed(member) and not attempt.is_behind:
+            return False  # the restart tidies up: a point of a save comes after a step
         run.kills += 1
         if stop is not None and kill.when != "before":
             path, target = self.folder.changed(stop) or ("", "")

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Literal
 
@@ -17,6 +18,7 @@ On = Literal["call", "step", "read", "end"]
 When = Literal["before", "after", "half"]
 SAVES = 2  # so many saves are tried in which a call of one kind on files of one name comes
 SAVES_MAX = 6
+AND = " + "  # between the names of points that come in one run
 _ALIKE = 3  # calls of one kind on one file that are tried: the first, the last and one between
 
 
@@ -64,6 +66,12 @@ class Point:
     def variant(self, name: str, about: str, change: Callable[[Kill], Kill]) -> Point:
         """Return this point with its kills changed."""
         return Point(f"{self.name}:{name}", about, tuple(map(change, self.kills)), self.save)
+
+
+def joined(several: Sequence[Point]) -> Point:
+    """Return one point whose run has the kills of several, one after the other."""
+    kills = tuple(kill for point in several for kill in point.kills)
+    return Point(AND.join(point.name for point in several), "several kills in one run", kills)
 
 
 def points(
@@ -229,3 +237,6 @@ def _twice(watched: Watched, before: Sequence[Point], worker: Worker) -> Iterato
         again = kill if watched.steps else replace(kill, nth=1)  # without steps, the next such call
         yield Point(f"{point.name}:twice", about, (kill, again), number)
     yield Point("step1:twice", about, (Kill(worker, "step", 1), Kill(worker, "step", 1)))
+    between = [point for point in _at_steps(watched, worker) if point.about == "between saves"]
+    for one, other in pairwise(sorted(between, key=lambda point: point.kills[0].nth)):
+        yield joined([one, other])

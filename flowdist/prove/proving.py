@@ -5,14 +5,13 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from flowdist.prove.chain import LONGEST, came, is_as_planned, next_chain
+from flowdist.prove.chain import LONGEST, Queue, came, is_as_planned
 from flowdist.prove.compare import Ends, Finding, began_at, findings, lag_of, reached_save
 from flowdist.prove.contents import first_difference
 from flowdist.prove.folder import CannotProve, Folder
@@ -144,7 +143,7 @@ class Prover:
         watched = Watched(clean, saved_files(clean, killed))
         watched.stateless = stateless_roles(killed, watched, self._loners)
         watched.lag = lag_of(watched, killed)
-        self._changing = frozenset(self._ends(watched, _files(self._own / "again")).differ)
+        self._changing = frozenset(self._ends(watched, _files(self._own / "again"), lane).differ)
         found = points(watched, killed, between, first, power=self._power, sizes=self._sizes)
         if self._role is not None:
             found = [point for point in found if all(kill.worker.role == self._role for kill in point.kills)]
@@ -199,30 +198,24 @@ class Prover:
             goes_on: Is asked before the first point, and after each with what it has shown; False ends it.
             lanes: How many points are played at once.
         """
-        began, left, lock = time.monotonic(), deque(chosen), threading.Lock()
-        longest, bound = 1, 1 if proof.uneven or self._tolerance else self._longest
+        began, lock = time.monotonic(), threading.Lock()
+        queue = Queue(proof.watched, chosen, 1 if proof.uneven or self._tolerance else self._longest)
         is_on = goes_on(None)
 
         def play_on(lane: Lane | None) -> None:
-            nonlocal is_on, longest, bound
+            nonlocal is_on
             own = lane or self._lane()  # of this thread, with which its job would end
-            own.behind = lambda run, worker: _behind(proof.watched, run, worker)
+            if proof.watched.steps:
+                own.behind = lambda run, worker: _behind(proof.watched, run, worker)
             try:
                 while True:
                     with lock:
-                        if not is_on or not left:
-                            return
-                        chain = next_chain(proof.watched, left, longest)
-                    if len(chain) > 1:
-                        played, unsteady = self._chained(own, proof, chain), list[tuple[Point, Finding]]()
-                    else:
-                        tried, unsteady = self._sure(own, proof, chain[0])
-                        played = [tried]
+                        chain = queue.take() if is_on else []
+                    if not chain:
+                        return
+                    played, shown, unsteady = self._played(own, proof, chain)
                     with lock:
-                        left.extendleft(reversed(chain[len(played) :]))
-                        is_well = len(played) == len(chain) and not any(each.findings for each in played)
-                        bound = bound if played else max(1, bound // 2)
-                        longest = min(2 * longest, bound) if is_well else 1
+                        queue.note(chain, len(played), shown)
                         proof.unsteady += unsteady
                         for tried in played:
                             proof.tried.append(tried)
@@ -233,23 +226,31 @@ class Prover:
                     self._lanes.remove(own)
 
         with ThreadPoolExecutor() as pool:
-            others = [pool.submit(play_on, None) for _ in range(min(lanes, len(left)) - 1)]
+            others = [pool.submit(play_on, None) for _ in range(min(lanes, len(chosen)) - 1)]
             try:
                 play_on(self._lanes[0])
                 for other in others:
                     other.result()
             finally:
-                proof.skipped = len(left)
-                left.clear()  # if it is interrupted, or a lane fails, the others end with the point that they play
+                proof.skipped = len(queue.left)
+                is_on = False  # if it is interrupted, or a lane fails, the others end with the points that they play
         proof.seconds += time.monotonic() - began
 
-    def _chained(self, lane: Lane, proof: Proof, chain: list[Point]) -> list[Tried]:
-        """Play points in one run; return those of them that came and have shown nothing, which may be none."""
+    def _played(
+        self, lane: Lane, proof: Proof, chain: list[Point]
+    ) -> tuple[list[Tried], set[str], list[tuple[Point, Finding]]]:
+        """Play points in one run; return those that have come, the kinds of what it shows, and what it shows only once.
+
+        If a run of several shows anything, none of them counts.
+        """
+        if len(chain) == 1:
+            tried, unsteady = self._sure(lane, proof, chain[0])
+            return [tried], {finding.kind for finding in tried.findings}, unsteady
         run = self._run(lane, [kill for point in chain for kill in point.kills])
-        shown = findings(proof.watched, run, chain[0], self._ends_of(lane, proof, run))
+        shown = {finding.kind for finding in findings(proof.watched, run, chain[0], self._ends_of(lane, proof, run))}
         if shown or not is_as_planned(proof.watched, run):
-            return []
-        return [Tried(point, (), run.seconds / len(chain)) for point in came(chain, run.kills)]
+            return [], shown, []
+        return [Tried(point, (), run.seconds / len(chain)) for point in came(chain, run.kills)], shown, []
 
     def _sure(self, lane: Lane, proof: Proof, point: Point) -> tuple[Tried, list[tuple[Point, Finding]]]:
         """Play a point, and again if something new is found; return what was found twice, and what only once."""
@@ -279,11 +280,12 @@ class Prover:
             raise CannotProve(f"after a kill the script writes {names}, which your folder has already") from None
 
     def _ends_of(self, lane: Lane, proof: Proof, run: Run) -> Ends:
-        return self._ends(proof.watched, lane.folder.files()) if run.outcome == "ended" else Ends({})
+        return self._ends(proof.watched, lane.folder.files(), lane) if run.outcome == "ended" else Ends({})
 
-    def _ends(self, watched: Watched, files: Mapping[str, Path]) -> Ends:
+    def _ends(self, watched: Watched, files: Mapping[str, Path], lane: Lane) -> Ends:
         """Compare what a run has left, of what a restart reads, with what the run without a fault has."""
         kept = _files(self._own / "kept")
+        homes = f"{self._lanes[0].folder.path}/", f"{lane.folder.path}/"
         now = {name: path for name, path in files.items() if watched.is_saved(self._name_of(name))}
         differ: dict[str, str] = {}
         for name, path in kept.items():
@@ -291,7 +293,7 @@ class Prover:
                 continue
             if name not in now:
                 differ[name] = "it is missing"
-            elif entry := first_difference(path, now[name]):
+            elif entry := first_difference(path, now[name], homes):
                 differ[name] = f"{entry} differs"
         return Ends(differ, tuple(sorted(set(now) - set(kept))))
 

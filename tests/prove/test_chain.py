@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowdist.prove.chain import came, is_as_planned, next_chain
+from flowdist.prove.chain import Queue, came, is_as_planned
 from flowdist.prove.compare import findings
 from flowdist.prove.history import Attempt, Run
 from flowdist.prove.points import Kill, Point, points
@@ -28,14 +27,43 @@ def behind(run: Run, begun: int) -> list[Attempt]:
 
 @given(st.integers(1, 8))
 def test_each_point_is_played_once_and_in_the_order_of_the_run(longest: int) -> None:
-    left, played = deque(ALL), list[Point]()
-    while left:
-        chain = next_chain(watched(), left, longest)
+    queue, played = Queue(watched(), ALL, longest), list[Point]()
+    while chain := queue.take():
         assert 1 <= len(chain) <= longest
         steps = [next(s for s in (*_numbers(point), STEPS)) for point in chain]
         assert steps == sorted(steps)
+        queue.note(chain, len(chain), set())
         played += chain
     assert sorted(point.name for point in played) == sorted(point.name for point in ALL)
+
+
+@given(st.lists(st.sampled_from(["well", "shows", "otherwise", "half"])))
+def test_each_point_counts_once_whatever_its_runs_are_like(runs: list[str]) -> None:
+    """A run that shows something, or does otherwise, says nothing of the points of its chain."""
+    queue, played = Queue(watched(), ALL), list[str]()
+    ways = iter(runs)
+    while chain := queue.take():
+        way = next(ways, "well")
+        count = {"well": len(chain), "half": (len(chain) + 1) // 2}.get(way, 0) if len(chain) > 1 else 1
+        queue.note(chain, count, {"weights"} if way == "shows" else set())
+        played += [point.name for point in chain[:count]]
+    assert sorted(name for name in played if name in {point.name for point in ALL}) == sorted(p.name for p in ALL)
+
+
+def test_a_chain_that_shows_what_no_kill_shows_alone_is_played_as_one_point() -> None:
+    for kind, last in (("losses", [ALL[1].name + " + " + ALL[2].name]), ("weights", [])):
+        queue = Queue(watched(), ALL[:3])
+        queue.note(queue.take(), 1, {"weights"} if kind == "weights" else set())
+        if kind == "weights":
+            queue.note(queue.take(), 1, set())
+        chain = queue.take()
+        if len(chain) == 1:
+            continue
+        queue.note(chain, 0, {kind})
+        rest = [queue.take() for _ in chain]
+        for each in rest:
+            queue.note(each, 1, set())
+        assert [point.name for point in queue.take()] == last
 
 
 def _numbers(point: Point) -> list[int]:
@@ -44,9 +72,9 @@ def _numbers(point: Point) -> list[int]:
 
 
 def test_a_loss_of_power_and_two_kills_in_one_save_have_runs_of_their_own() -> None:
-    left = deque(ALL)
-    while left:
-        chain = next_chain(watched(), left, 8)
+    queue = Queue(watched(), ALL)
+    while chain := queue.take():
+        queue.note(chain, len(chain), set())
         if any(kill.power for point in chain for kill in point.kills) or chain[0].name.endswith("twice"):
             assert len(chain) == 1 or not chain[0].save
 

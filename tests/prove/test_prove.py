@@ -194,3 +194,12 @@ def test_a_restart_that_waits_for_ever_is_a_hang(tmp_path: Path) -> None:
     )
     (found,) = proved(tmp_path, "--within", "3s", "--only", "step6")["found"]
     assert found["kind"] == "hang"
+
+
+def test_what_no_kill_shows_alone_is_found_where_two_come_in_one_run(tmp_path: Path) -> None:
+    """After a restart each save but the last is wrong, and only a second restart reads one of these."""
+    text = "[step + 1, total, random", "[step + 1, total + (begun > 0 and step < 8), random"
+    points = ("step6", "step10", "step6 + step10")
+    answer = proved(planted(tmp_path, text), "--procs", "1", *(word for name in points for word in ("--only", name)))
+    shown = {tried["point"]: tried["found"] for tried in answer["tried"]}
+    assert shown == {"step6": [], "step10": [], "step6 + step10": ["the end"]}

@@ -24,7 +24,7 @@ from flowdist.errors import FlowdistError
 from flowdist.prove import words
 from flowdist.prove.chain import LONGEST
 from flowdist.prove.lane import RUNS
-from flowdist.prove.points import Point
+from flowdist.prove.points import AND, Point, joined
 from flowdist.prove.proving import Proof, Prover, Tried
 
 CHECKPOINTS = "checkpoints"  # in the folder of the run, if the script uses flowdist.worker
@@ -235,9 +235,11 @@ def _proved(launch: _Launch, users: Path, own: Path, named: TopologyOptions, opt
 
 def _chosen(points: list[Point], only: tuple[str, ...]) -> list[Point]:
     known = {point.name: point for point in points}
-    if unknown := [name for name in only if name not in known]:
+    chosen = [[name] if name in known else name.split(AND) for name in only]
+    if unknown := [name for names in chosen for name in names if name not in known]:
         raise FlowdistError(f"--only {unknown[0]}: there is no such point", help="--list prints them all")
-    return [known[name] for name in only] if only else points
+    some = [joined([known[name] for name in names]) if names[1:] else known[names[0]] for names in chosen]
+    return some if only else points
 
 
 def _again(launch: _Launch, named: TopologyOptions, options: ProveOptions, point: str) -> str:
