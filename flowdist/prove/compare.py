@@ -178,7 +178,7 @@ def _of_worker(
     found: list[Finding] = []
     done = len(attempts[0].steps)
     for at, attempt in enumerate(attempts[1:]):
-        if attempt.steps:
+        if attempt.steps and not found:  # what comes of a difference is none
             begun = began_at(clean, attempt.steps, reached[at])
             found += _of_attempt(watched, run, attempt, clean, begun, reached[at], exact=exact, tolerance=tolerance)
             done = begun + len(attempt.steps)

@@ -19,6 +19,7 @@ def prove(
     only: tuple[str, ...] = (),
     power: bool = False,
     tolerance: float | None = None,
+    corpus: str | Path | None = None,
 ) -> dict[str, Any]:
     """Kill a script, or the workers of a topology, at every point that matters, and demand that nothing is found.
 
@@ -33,6 +34,7 @@ def prove(
         only: The names of points, to try these alone.
         power: Whether to try also that the machine loses its power.
         tolerance: By how much of its value a loss may differ; None: nothing may.
+        corpus: A file that keeps the points that have shown something, which are tried first.
 
     Returns:
         What `flowdist prove --json` prints.
@@ -46,6 +48,7 @@ def prove(
     words += ["--budget", budget] if budget is not None else []
     words += [word for name in only for word in ("--only", name)]
     words += ["--power"] if power else []
+    words += ["--corpus", str(Path(corpus).absolute())] if corpus is not None else []
     words += ["--tolerance", str(tolerance)] if tolerance is not None else []
     words += ["--", *args] if args else []
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)

@@ -23,6 +23,7 @@ from flowdist.dsl.load import DEFAULT_FILE, check_runnable, looks_like_topology
 from flowdist.errors import FlowdistError
 from flowdist.prove import words
 from flowdist.prove.chain import LONGEST
+from flowdist.prove.corpus import Corpus
 from flowdist.prove.lane import RUNS
 from flowdist.prove.points import AND, Point, joined
 from flowdist.prove.proving import Proof, Prover, Tried
@@ -45,6 +46,7 @@ class ProveOptions(NamedTuple):
     alone: bool = False
     tolerance: float = 0.0
     power: bool = False
+    corpus: str | None = None
     fail_fast: bool = False
     lists: bool = False
     keep: str | None = None
@@ -94,6 +96,7 @@ class ProveOptions(NamedTuple):
         help="Let losses differ by this part of their value; compare no gradients and no saved files.",
     ),
     click.option("--power", is_flag=True, help="Try also that the machine loses its power, as ext4 would leave files."),
+    click.option("--corpus", metavar="FILE", help="Keep points that show something in this file; try them first."),
     click.option("--fail-fast", is_flag=True, help="Stop at the first finding."),
     click.option("--list", "lists", is_flag=True, help="Print the points, and try none."),
     click.option("--keep", metavar="DIR", help="Keep the folder of the runs and their logs here."),
@@ -194,6 +197,7 @@ def _run_options(own: Path) -> list[str]:
 def _proved(launch: _Launch, users: Path, own: Path, named: TopologyOptions, options: ProveOptions) -> Proof:
     """Watch the script, try its points, and show what is found."""
     is_quiet, budget_s = named.as_json, options.budget_s
+    corpus = Corpus(Path(options.corpus), launch.script) if options.corpus is not None else None
     prover = Prover(
         *(launch.command, launch.script, users, own),
         tasks=launch.tasks,
@@ -209,6 +213,7 @@ def _proved(launch: _Launch, users: Path, own: Path, named: TopologyOptions, opt
         with _Shown(quiet=is_quiet) as shown:
             proof = prover.watch(shown.watching)
             chosen = _chosen(proof.points, options.only)
+            chosen = corpus.first(chosen) if corpus is not None else chosen
             if not is_quiet:
                 for line in (words.opening(proof), *words.notes(proof)):
                     shown.print(line)
@@ -219,6 +224,8 @@ def _proved(launch: _Launch, users: Path, own: Path, named: TopologyOptions, opt
             until = time.monotonic() + budget_s
 
             def goes_on(tried: Tried | None) -> bool:
+                if tried is not None and corpus is not None:
+                    corpus.keep(tried.point.name, [finding.kind for finding in tried.findings])
                 if tried is not None:
                     shown.tried(proof, tried, _again(launch, named, options, tried.point.name), len(chosen))
                 is_over = options.fail_fast and tried is not None and tried.findings
