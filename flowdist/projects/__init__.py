@@ -1,7 +1,7 @@
 """The projects that `flowdist new` writes: their files are in `templates`, those in `shared` belong to each of them.
 
 The files have the ending `.txt` here, so that no tool takes them for a part of flowdist. `NAME` in them stands for the
-name of the project.
+name of the project, `PACKAGES` for what it needs besides flowdist, and `PARAMETERS` for those of a short job.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from flowdist.errors import FlowdistError
 
 TEMPLATES = ("ddp", "ps", "rl")
 NEEDS_TORCH = ("ddp",)  # templates whose scripts import torch
+# Parameters of a short job, for `flowdist prove`. An actor of "rl" may read a version that is being written.
+PROVED = {"ddp": "-p nodes=2 -p steps=120", "ps": "-p steps=60"}
 
 
 def write_project(folder: Path, template: str) -> list[Path]:
@@ -39,10 +41,17 @@ def write_project(folder: Path, template: str) -> list[Path]:
         found = {path: text for part in ("shared", template) for path, text in _files(root.joinpath(part), Path())}
         for path, text in sorted(found.items()):
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_text(text.replace("NAME", name))
+            (folder / path).write_text(_filled(text, name, template))
     except OSError as error:
         raise FlowdistError(f"{folder} cannot be written: {error.strerror}") from None
     return [folder / path for path in sorted(found)]
+
+
+def _filled(text: str, name: str, template: str) -> str:
+    packages = " torch" if template in NEEDS_TORCH else ""
+    lines = [line for line in text.splitlines(keepends=True) if "PARAMETERS" not in line or template in PROVED]
+    parameters = PROVED.get(template, "")
+    return "".join(lines).replace("NAME", name).replace("PACKAGES", packages).replace("PARAMETERS", parameters)
 
 
 def _files(root: Traversable, below: Path) -> Iterator[tuple[Path, str]]:

@@ -34,7 +34,7 @@ HELP = {
     "data again": "save the position in the data, and skip what is done; torchdata's StatefulDataLoader does",
     "random numbers": "save and load the state of that generator, of each rank",
     "steps": "save how many steps are done, and go on with the next one",
-    "losses": "save and load everything that a step uses: modes, buffers, weights of the loss",
+    "losses": "save and load everything that a step uses: modes, buffers, generators of your own",
     "the end": "save and load this value with the rest",
     "leftovers": "use one fixed temporary name, or remove what an earlier attempt has left",
 }
@@ -227,9 +227,9 @@ def lost_save(run: Run, begun: int, reached: int) -> Finding:
 def began_at(clean: Sequence[Step], steps: Sequence[Step], expected: int) -> int:
     """Return how many steps of the run without a kill an attempt has behind it when it begins.
 
-    It is the step that is most like the first one of the attempt: weights weigh most, then the optimizer's state and
-    the samples. A later step wins against the first one, which is like everything that was not restored. Of several the
-    one that is next to the `expected` one.
+    It is the step that is most like the first one of the attempt: weights weigh most, or else generators, then the
+    optimizer's state and the samples. A later step wins against the first one, which is like everything that was not
+    restored. Of several the one that is next to the `expected` one.
     """
     first, start = steps[0], clean[0]
 
@@ -237,11 +237,13 @@ def began_at(clean: Sequence[Step], steps: Sequence[Step], expected: int) -> int
         step = clean[at]
         is_restored = any(
             getattr(first, name) == getattr(step, name) != getattr(start, name)
-            for name in ("weights", "optimizer", "count")
+            for name in ("weights", "optimizer", "count", "random")
         )
         alike = 3 * (step.weights == first.weights) + 2 * (step.optimizer == first.optimizer)
         alike += 2 * (bool(step.samples) and step.samples == first.samples) + (step.rates == first.rates)
-        alike += 2 * (step.count is not None and step.count == first.count) + (step.random == first.random)
+        alike += 2 * (step.count is not None and step.count == first.count) + (1 if step.weights else 3) * (
+            step.random == first.random
+        )
         return is_restored, alike, -abs(at - expected)
 
     return max(range(len(clean)), key=likeness)

@@ -228,11 +228,12 @@ def _at_reads(killed: Run, between: int, first: Worker) -> Iterator[Point]:
 
 
 def _twice(watched: Watched, before: Sequence[Point], worker: Worker) -> Iterator[Point]:
-    """Yield points at which the job is killed twice in a row: in one save, in the middle of each, and at one step."""
+    """Yield points at which the job is killed twice in a row: in each save, at one step, and at two."""
     about = "twice in a row"
     for number in sorted({point.save for point in before}, reverse=True):
         of_save = [point for point in before if point.save == number]
-        point = of_save[len(of_save) // 2]
+        publishing = [point for point in of_save if point.kills[0].kind in ("rename", "link", "commit")]
+        point = publishing[-1] if publishing else of_save[len(of_save) // 2]  # when most files are written
         kill = point.kills[0]
         again = kill if watched.steps else replace(kill, nth=1)  # without steps, the next such call
         yield Point(f"{point.name}:twice", about, (kill, again), number)

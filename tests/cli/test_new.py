@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from flowdist.errors import FlowdistError
-from flowdist.projects import TEMPLATES, write_project
+from flowdist.projects import PROVED, TEMPLATES, write_project
 
 ROOT = Path(__file__).parents[2]
 FAULTS = {"ddp": "trainer/1@step=trainer,60", "ps": "ps/0@step=trainer,20", "rl": "actor/0@step=learner,20"}
@@ -46,6 +47,18 @@ def test_a_project_is_right_its_scenarios_hold_and_its_tests_pass(template: str,
     for scenario in folder.glob("scenarios/*.toml"):
         run("flowdist", "simulate", str(scenario), cwd=folder)
     assert " passed" in run("pytest", "-q", "-p", "no:cacheprovider", cwd=folder)
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.parametrize("template", PROVED)
+def test_the_points_that_its_workflow_tries_show_nothing(template: str, tmp_path: Path) -> None:
+    if template == "ddp" and importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    write_project(tmp_path / "job", template)
+    workflow = (tmp_path / "job/.github/workflows/fault-tolerance.yml").read_text()
+    (line,) = re.findall(r"- run: (flowdist prove .*) --budget 5m", workflow)
+    assert "nothing found" in run(*line.split(), "--budget", "10s", cwd=tmp_path / "job")
 
 
 @pytest.mark.real

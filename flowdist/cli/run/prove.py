@@ -182,7 +182,7 @@ def _topology(path: Path, named: TopologyOptions, options: ProveOptions, args: t
     for role in graph.roles:
         command += ["--set", f"{role.name}.restart.max_restarts={RESTARTS}", "--set", f"{role.name}.restart.backoff=0s"]
     command += ["--set", "min_uptime=1ms"]  # else many restarts in a row that nobody pays end the job (R8)
-    ending = [role for role in graph.roles if role.kind == "task"]
+    ending = [role for role in graph.roles if role.kind == "task" and role.primary]
     sizes = {role.name: (role.min_replicas, role.max_replicas) for role in ending if role.gang}
     loners = {role.name: role.max_replicas for role in graph.roles if not role.gang}
     tasks = frozenset(role.name for role in ending)
