@@ -19,7 +19,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -31,6 +30,7 @@ from flowdist.prove.history import Attempt, Call, Run, Step, Worker
 from flowdist.prove.in_worker.gate import where_of
 from flowdist.prove.member import Member
 from flowdist.prove.points import Kill
+from flowdist.prove.watched import ALL_END, Roles
 from flowdist.runtime.prefix.link import GATE
 from flowdist.runtime.run_folder.runs import operate
 
@@ -58,19 +58,11 @@ class Lane:
         command: The command of the job, without what makes it wait at the gate.
         folder: The folder, made already.
         own: A folder for the lane's own files.
-        tasks: The roles whose workers end; None: all.
-        loners: By role without a gang, how many replicas it has.
+        roles: What is known of the roles.
     """
 
-    def __init__(
-        self,
-        command: list[str],
-        folder: Folder,
-        own: Path,
-        tasks: frozenset[str] | None = None,
-        loners: Mapping[str, int] = MappingProxyType({}),
-    ) -> None:
-        self.folder, self._own, self._tasks, self._loners = folder, own, tasks, loners
+    def __init__(self, command: list[str], folder: Folder, own: Path, roles: Roles = ALL_END) -> None:
+        self.folder, self._own, self._tasks, self._loners = folder, own, roles.tasks, roles.loners
         self.name_of: Callable[[str], str] = lambda path: path  # the name of a path that is the same in each run
         self.behind: Callable[[Run, Worker], tuple[int, list[Call]]] | None = None  # see `Attempt.begun`
         self._run, self._kills = Run(), tuple[Kill, ...]()
@@ -274,12 +266,8 @@ class Lane:
             case "place":
                 what, _, path = message["what"].partition(" ")
                 attempt.places[f"{what} {self._relative(path)}" if path else what] = message["place"]
-            case "commit":
-                path = self.folder.inside(message["path"]) or ""
-                if not self._changes(member, attempt, None, Call(calls.COMMIT, path, "", 0, 0)):
-                    member.say()
-            case "committed":
-                attempt.done = len(attempt.calls)
+            case "commit" | "committed" as kind:
+                self._commits(member, attempt, message["path"] if kind == "commit" else None)
             case "listed" | "looked" as kind:
                 (attempt.listed if kind == "listed" else attempt.looked).append(self._relative(message["path"]))
             case "read":
@@ -287,6 +275,13 @@ class Lane:
                     attempt.reads.append(self._relative(message["path"]))
                 if not self._strikes(member, "read", lambda kill: kill.nth == len(attempt.reads)):
                     member.say()
+
+    def _commits(self, member: Member, attempt: Attempt, path: str | None) -> None:
+        """Note that a worker is about to commit a path, or, with None, that it has committed one."""
+        if path is None:
+            attempt.done = len(attempt.calls)
+        elif not self._changes(member, attempt, None, Call(calls.COMMIT, self.folder.inside(path) or "", "", 0, 0)):
+            member.say()
 
     def _is_resumed(self, member: Member) -> bool:
         return len(self._run.attempts[member.worker]) > 1
@@ -364,14 +359,9 @@ class Lane:
         self, member: Member, on: str, is_here: Callable[[Kill], bool], stop: calls.Stop | None = None
     ) -> bool:
         """Carry out the next kill if it is to come here; return whether it did."""
-        run, attempt = self._run, member.attempt
-        kill = self._kills[run.kills] if run.kills < len(self._kills) else None
-        if kill is None or attempt is None or member.is_killed or (kill.worker, kill.on) != (member.worker, on):
+        run, attempt, kill = self._run, member.attempt, self._due(member, on)
+        if kill is None or attempt is None or not is_here(kill):
             return False
-        if run.attempts[member.worker][-1] is not attempt or not is_here(kill):
-            return False
-        if on == "call" and self.behind is not None and self._is_resumed(member) and not attempt.is_behind:
-            return False  # the restart tidies up: a point of a save comes after a step
         run.kills += 1
         if stop is not None and kill.when != "before":
             path, target = self.folder.changed(stop) or ("", "")
@@ -389,6 +379,16 @@ class Lane:
             self._usual.setdefault(member.worker.role, member.replicas)
             self._scale({member.worker.role: kill.size})
         return True
+
+    def _due(self, member: Member, on: str) -> Kill | None:
+        """Return the next kill, if it may come to this worker when something of this kind happens."""
+        run, attempt = self._run, member.attempt
+        kill = self._kills[run.kills] if run.kills < len(self._kills) else None
+        if kill is None or attempt is None or member.is_killed or (kill.worker, kill.on) != (member.worker, on):
+            return None
+        if on == "call" and self.behind is not None and self._is_resumed(member) and not attempt.is_behind:
+            return None  # the restart tidies up: a point of a save comes after a step
+        return kill if run.attempts[member.worker][-1] is attempt else None
 
     def _at_end(self, member: Member, attempt: Attempt, stop: calls.Stop) -> None:
         """Hold a worker that ends well, and let others end."""

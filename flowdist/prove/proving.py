@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 
 from flowdist.prove.chain import LONGEST, Queue, came, is_as_planned
 from flowdist.prove.compare import Ends, Finding, began_at, findings, lag_of, reached_save
@@ -18,7 +17,17 @@ from flowdist.prove.folder import CannotProve, Folder
 from flowdist.prove.history import Call, Run, Step, Worker
 from flowdist.prove.lane import Lane, StartAgain
 from flowdist.prove.points import Kill, Point, points
-from flowdist.prove.watched import Names, Watched, keep_common, made_at_first, paths_of, saved_files, stateless_roles
+from flowdist.prove.watched import (
+    ALL_END,
+    Names,
+    Roles,
+    Watched,
+    keep_common,
+    made_at_first,
+    paths_of,
+    saved_files,
+    stateless_roles,
+)
 from flowdist.prove.worlds import of_worlds
 
 AGAIN_MAX = 8  # times that the folder is made anew, because the script writes what was there
@@ -73,13 +82,11 @@ class Prover:
         script: The name of the script, as people call it.
         users: The user's folder.
         own: A folder for the runs.
-        tasks: The roles whose workers end; None: all.
-        loners: By role without a gang, how many replicas it has.
+        roles: What is known of the roles.
         role: The role whose workers are killed; None: those of all.
         power: Whether the machine loses its power at some points.
         within_s: Seconds without anything that happens after which a run hangs; None: by the first run.
         longest: How many points one run may have. See `chain`.
-        sizes: By elastic role its smallest number of replicas and its usual one.
         tolerance: By how much of its value a loss may differ; 0: nothing may.
     """
 
@@ -90,18 +97,16 @@ class Prover:
         users: Path,
         own: Path,
         *,
-        tasks: frozenset[str] | None = None,
-        loners: Mapping[str, int] = MappingProxyType({}),
+        roles: Roles = ALL_END,
         role: str | None = None,
         power: bool = False,
         within_s: float | None = None,
         longest: int = LONGEST,
-        sizes: Mapping[str, tuple[int, int]] = MappingProxyType({}),
         tolerance: float = 0.0,
     ) -> None:
         self._command, self._script, self._users, self._own = command, script, users, own
-        self._tasks, self._loners, self._role, self._power = tasks, loners, role, power
-        self._longest, self._sizes, self._tolerance = longest, sizes, tolerance
+        self._roles, self._role, self._power = roles, role, power
+        self._longest, self._tolerance = longest, tolerance
         self._lanes: list[Lane] = []
         self._left_out: set[str] = set()
         self._ready_made: frozenset[str] = frozenset()
@@ -137,14 +142,16 @@ class Prover:
         keep_common(clean, other)
         between = _between(clean)
         seen(f"one that is killed at step {between}, to see what a restart reads")
-        first = min(worker for worker in clean.attempts if self._tasks is None or worker.role in self._tasks)
+        first = min(
+            worker for worker in clean.attempts if self._roles.tasks is None or worker.role in self._roles.tasks
+        )
         kill = Kill(first, "step", between) if between else Kill(first, "end")
         killed = lane.play([kill], within_s=self._within_s)
         watched = Watched(clean, saved_files(clean, killed))
-        watched.stateless = stateless_roles(killed, watched, self._loners)
+        watched.stateless = stateless_roles(killed, watched, self._roles.loners)
         watched.lag = lag_of(watched, killed)
         self._changing = frozenset(self._ends(watched, _files(self._own / "again"), lane).differ)
-        found = points(watched, killed, between, first, power=self._power, sizes=self._sizes)
+        found = points(watched, killed, between, first, power=self._power, sizes=self._roles.sizes)
         if self._role is not None:
             found = [point for point in found if all(kill.worker.role == self._role for kill in point.kills)]
         proof = Proof(self._script, len(clean.attempts), watched, found, _first_unequal(clean, other))
@@ -182,7 +189,7 @@ class Prover:
         folder.make()
         folder.ready_made = self._ready_made
         folder.reset()
-        lane = Lane(self._command, folder, own, self._tasks, self._loners)
+        lane = Lane(self._command, folder, own, self._roles)
         lane.name_of = self._name_of
         self._lanes.append(lane)
         return lane

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -87,6 +88,20 @@ def paths_of(run: Run) -> set[str]:
     """Return all paths that a run has changed."""
     calls = [call for attempts in run.attempts.values() for attempt in attempts for call in attempt.calls]
     return {path for call in calls for path in (call.path, call.target) if path}
+
+
+class Roles(NamedTuple):
+    """Roles of a job: those whose workers end (None: all), replicas of those without a gang, and of elastic ones.
+
+    Of an elastic role these are the smallest number of replicas and the usual one.
+    """
+
+    tasks: frozenset[str] | None = None
+    loners: Mapping[str, int] = MappingProxyType({})
+    sizes: Mapping[str, tuple[int, int]] = MappingProxyType({})
+
+
+ALL_END = Roles()  # a script: all of its workers end
 
 
 class Place(NamedTuple):

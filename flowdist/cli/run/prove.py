@@ -9,24 +9,23 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import click
 
 from flowdist.cli.run.execution import needs_linux
+from flowdist.cli.run.prove_corpus import Corpus
 from flowdist.cli.shared.common import load, ns_of, print_json, progress_bar, verb
 from flowdist.cli.shared.options import TopologyOptions, gathered, topology_options
 from flowdist.dsl.load import DEFAULT_FILE, check_runnable, looks_like_topology
 from flowdist.errors import FlowdistError
 from flowdist.prove import words
 from flowdist.prove.chain import LONGEST
-from flowdist.prove.corpus import Corpus
 from flowdist.prove.lane import RUNS
 from flowdist.prove.points import AND, Point, joined
 from flowdist.prove.proving import Proof, Prover, Tried
+from flowdist.prove.watched import ALL_END, Roles
 
 CHECKPOINTS = "checkpoints"  # in the folder of the run, if the script uses flowdist.worker
 TERMINATED = 143  # exit code after SIGTERM, as a shell gives it
@@ -148,14 +147,12 @@ def _own_folder(keep: str | None) -> Any:
 
 
 class _Launch(NamedTuple):
-    """The command of the job, the roles whose workers end (None: all), and the script's own arguments."""
+    """The command of the job, its roles, and the script's own arguments."""
 
     script: str
     command: list[str]
-    tasks: frozenset[str] | None = None
+    roles: Roles = ALL_END
     args: tuple[str, ...] = ()
-    sizes: Mapping[str, tuple[int, int]] = MappingProxyType({})  # of elastic roles: smallest and usual
-    loners: Mapping[str, int] = MappingProxyType({})  # replicas of roles without a gang
 
 
 def _script(path: Path, named: TopologyOptions, options: ProveOptions, args: tuple[str, ...], own: Path) -> _Launch:
@@ -168,7 +165,7 @@ def _script(path: Path, named: TopologyOptions, options: ProveOptions, args: tup
     command = [sys.executable, "-m", "flowdist", "run", str(path), "--replicas", replicas]
     command += ["--max-restarts", str(RESTARTS), "--set", "trainer.restart.backoff=0s", *_run_options(own)]
     sizes = {"trainer": (least, usual)} if least < usual else {}
-    return _Launch(str(path), [*command, "--", *args], args=args, sizes=sizes)
+    return _Launch(str(path), [*command, "--", *args], Roles(sizes=sizes), args)
 
 
 def _topology(path: Path, named: TopologyOptions, options: ProveOptions, args: tuple[str, ...], own: Path) -> _Launch:
@@ -186,7 +183,7 @@ def _topology(path: Path, named: TopologyOptions, options: ProveOptions, args: t
     sizes = {role.name: (role.min_replicas, role.max_replicas) for role in ending if role.gang}
     loners = {role.name: role.max_replicas for role in graph.roles if not role.gang}
     tasks = frozenset(role.name for role in ending)
-    return _Launch(str(named.target or path), command + _run_options(own), tasks, sizes=sizes, loners=loners)
+    return _Launch(str(named.target or path), command + _run_options(own), Roles(tasks, loners, sizes))
 
 
 def _run_options(own: Path) -> list[str]:
@@ -197,23 +194,20 @@ def _run_options(own: Path) -> list[str]:
 def _proved(launch: _Launch, users: Path, own: Path, named: TopologyOptions, options: ProveOptions) -> Proof:
     """Watch the script, try its points, and show what is found."""
     is_quiet, budget_s = named.as_json, options.budget_s
-    corpus = Corpus(Path(options.corpus), launch.script) if options.corpus is not None else None
+    corpus = Corpus(Path(options.corpus) if options.corpus is not None else None, launch.script)
     prover = Prover(
         *(launch.command, launch.script, users, own),
-        tasks=launch.tasks,
-        loners=launch.loners,
+        roles=launch.roles,
         role=options.role,
         power=options.power,
         within_s=options.within_s,
         longest=1 if options.alone else LONGEST,
-        sizes=launch.sizes,
         tolerance=options.tolerance,
     )
     try:
         with _Shown(quiet=is_quiet) as shown:
             proof = prover.watch(shown.watching)
-            chosen = _chosen(proof.points, options.only)
-            chosen = corpus.first(chosen) if corpus is not None else chosen
+            chosen = corpus.first(_chosen(proof.points, options.only))
             if not is_quiet:
                 for line in (words.opening(proof), *words.notes(proof)):
                     shown.print(line)
@@ -224,9 +218,8 @@ def _proved(launch: _Launch, users: Path, own: Path, named: TopologyOptions, opt
             until = time.monotonic() + budget_s
 
             def goes_on(tried: Tried | None) -> bool:
-                if tried is not None and corpus is not None:
-                    corpus.keep(tried.point.name, [finding.kind for finding in tried.findings])
                 if tried is not None:
+                    corpus.keep(tried.point.name, [finding.kind for finding in tried.findings])
                     shown.tried(proof, tried, _again(launch, named, options, tried.point.name), len(chosen))
                 is_over = options.fail_fast and tried is not None and tried.findings
                 return not is_over and time.monotonic() < until

@@ -14,17 +14,17 @@ class Corpus:
     """File of points, one JSON object per line, with the script and what was found; the oldest first.
 
     Args:
-        path: The file, which need not exist.
+        path: The file, which need not exist; None: nothing is kept.
         script: The script, or topology, whose points count.
 
     Raises:
         FlowdistError: The file cannot be read, or has something else.
     """
 
-    def __init__(self, path: Path, script: str) -> None:
+    def __init__(self, path: Path | None, script: str) -> None:
         self._path, self._script = path, script
         try:
-            lines = path.read_text().splitlines() if path.exists() else []
+            lines = path.read_text().splitlines() if path is not None and path.exists() else []
             read = [json.loads(line) for line in lines]
             self._known = [str(each["point"]) for each in read if each["script"] == script]
         except (OSError, ValueError, KeyError, TypeError):
@@ -38,7 +38,7 @@ class Corpus:
     def keep(self, point: str, kinds: Iterable[str]) -> None:
         """Write down that a point has shown something, if that is not known."""
         kinds = list(kinds)
-        if kinds and point not in self._known:
+        if self._path is not None and kinds and point not in self._known:
             self._known.append(point)
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a") as file:

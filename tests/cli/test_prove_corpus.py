@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from flowdist.cli.run.prove_corpus import Corpus
 from flowdist.errors import FlowdistError
-from flowdist.prove.corpus import Corpus
 from flowdist.prove.points import points
 from tests.prove.histories import RANKS, resumed, watched
 
