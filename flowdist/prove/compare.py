@@ -20,11 +20,13 @@ from flowdist.prove.watched import Watched
 
 SHOWN = 4  # ranges of samples that are named
 SAFE_SUM = 2  # numbers whose sum does not depend on their order
+ROUNDING = 1e-3  # by which losses may differ if it does
 
 HELP = {
     "torn save": "write to a temporary name, os.fsync, then os.replace; or worker.commit(path)",
     "no resume": "load the last complete checkpoint when the script starts",
-    "lost save": "remove the old checkpoint only when the new one is complete, and resume from the newest complete one",
+    "lost save": "remove the old checkpoint only when the new one is complete; resume from the newest complete one, by "
+    "its number",
     "hang": "every rank has to take the same way after a restart",
     "error": "a restart has to work with whatever a kill leaves",
     "weights": "save and load the state of the model with the step that it belongs to",
@@ -32,7 +34,8 @@ HELP = {
     "schedule": "save and load scheduler.state_dict()",
     "scaler": "save and load scaler.state_dict()",
     "data again": "save the position in the data, and skip what is done; torchdata's StatefulDataLoader does",
-    "random numbers": "save and load the state of that generator, of each rank",
+    "random numbers": "save and load the state of that generator, of each rank (a DataLoader draws from torch's when "
+    "it begins, unless it has its own)",
     "steps": "save how many steps are done, and go on with the next one",
     "losses": "save and load everything that a step uses: modes, buffers, generators of your own",
     "the end": "save and load this value with the rest",
@@ -260,6 +263,23 @@ def _difference(clean: Sequence[Step], steps: Sequence[Step], begun: int, run: R
     return None
 
 
+def sums_differ(watched: Watched, run: Run) -> bool:
+    """Return whether the first step of a restart differs in its gradients alone, in a world of three ranks or more.
+
+    DDP sums up gradients in another order in its first step than in those that follow, and so does a restart.
+    """
+    for worker, attempts in run.attempts.items():
+        clean = watched.first(worker).steps if worker in watched.clean.attempts else []
+        for attempt in attempts[1:] if clean and len(run.attempts) > SAFE_SUM else []:
+            if attempt.steps:
+                step = attempt.steps[0]
+                same = clean[began_at(clean, attempt.steps, attempt.begun)]
+                alike = not _causes(same, step) and _same_losses(step, same, is_first=True)
+                if alike and step.gradients != same.gradients:
+                    return True
+    return False
+
+
 def _same_losses(step: Step, clean: Step, tolerance: float = 0.0, *, is_first: bool) -> bool:
     """Return whether a step has the losses of the run without a kill.
 
@@ -317,8 +337,6 @@ def _named(
         "random numbers": f"{since}, {drawn}; values differ from step {step} on",
         "losses": f"{since}, losses or gradients differ from step {step} on, with the same weights and samples",
     }[kind]
-    if kind == "losses" and len(run.attempts) > SAFE_SUM and _same_losses(now, then, is_first=True):
-        more = "; three or more ranks may sum up gradients in another order after a restart: --tolerance 1e-4 allows it"
     return Finding(kind, text + more, run.restore(), step)
 
 

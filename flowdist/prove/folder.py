@@ -19,6 +19,7 @@ from flowdist.runtime.run_folder.owner_file import OWNER
 COPIED_BYTES_MAX = 64 << 20  # of one entry of the folder; a larger one is linked
 LEFT_OUT = ("runs", "__pycache__", "node_modules")
 CACHES = (".cache", ".config", ".triton")  # in the user's home; a run may write there
+_CODE = (".py", ".pyc", ".so", "pyvenv.cfg")
 _IN_ALL = ("/dev/", "/proc/", "/sys/")
 
 
@@ -31,7 +32,7 @@ class Outside(CannotProve):
 
     def __init__(self, path: str) -> None:
         help = "write into the current folder, by a relative path; runs happen in a copy of it"
-        super().__init__(f"the script writes {path}, which is outside of its folder", help=help)
+        super().__init__(f"the script writes {path}, which is outside of the copy of its folder", help=help)
 
 
 class Folder:
@@ -120,14 +121,24 @@ class Folder:
         The folder must be made anew then, without it.
         """
         self._written.add(path)
-        name = path
-        for parent in Path(path).parents:  # the folder of an earlier training goes as a whole, one with code does not
-            if str(parent) != "." and (self.users / parent).is_dir() and not any((self.users / parent).rglob("*.py")):
-                name = str(parent)
+        name = self._whole(path)
         if (self.users / name).exists() and not any(name == out or name.startswith(out + "/") for out in self.left_out):
             self.left_out.add(name)
             return True
         return False
+
+    def _whole(self, path: str) -> str:
+        """Return the entry to which a path belongs: the folder of an earlier training, but not one with code."""
+        name = path
+        for each in (Path(path), *Path(path).parents):
+            if str(each) != "." and (self.users / each).is_dir() and not any((self.users / each).rglob("*.py")):
+                name = str(each)
+        return name
+
+    def results(self, paths: Iterable[str]) -> set[str]:
+        """Return the entries of the user's folder that may be an earlier training's results, by paths that are read."""
+        names = {self._whole(path) for path in paths if path != "." and not path.endswith(_CODE)}
+        return {name for name in names if (self.users / name).exists() and not name.startswith(".")} - self.left_out
 
     def note_call(self, call: Call) -> None:
         """Note what a call does to files that a loss of power would spoil, by the defaults of ext4.

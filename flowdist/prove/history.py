@@ -70,9 +70,10 @@ class Attempt:
     """Record of one attempt of a worker.
 
     `reads` are the files of the run that it opened to read them, in order, the first `restored` of them before its
-    first step, `looked` those that it looked at before it acted, `listed` the folders that it looked into. `places` are
-    lines of the script, by what they do: `write PATH`, `read PATH`, `loader`, `step`. `code` is its exit code, None if
-    it was killed, and `error` the last line about it. `done` is how many of the calls certainly happened.
+    first step, `opened` those that were there before the run, `looked` those that it looked at before it acted,
+    `listed` the folders that it looked into. `places` are lines of the script, by what they do: `write PATH`,
+    `read PATH`, `loader`, `step`. `code` is its exit code, None if it was killed, and `error` the last line about it.
+    `done` is how many of the calls certainly happened.
 
     It began after so many `kills`. Of a restart, `begun` is how many steps it has behind it, and the calls that the run
     without a fault makes until then stand in front of its own, once it or its job has taken a step: it `is_behind`.
@@ -86,6 +87,7 @@ class Attempt:
     done: int = 0
     reads: list[str] = field(default_factory=list)
     restored: int = 0
+    opened: list[str] = field(default_factory=list)
     looked: list[str] = field(default_factory=list)
     listed: list[str] = field(default_factory=list)
     places: dict[str, str] = field(default_factory=dict)

@@ -271,8 +271,8 @@ class Lane:
             case "listed" | "looked" as kind:
                 (attempt.listed if kind == "listed" else attempt.looked).append(self._relative(message["path"]))
             case "read":
-                if self.folder.is_written(os.path.relpath(message["path"], self.folder.path)):
-                    attempt.reads.append(self._relative(message["path"]))
+                is_new = self.folder.is_written(os.path.relpath(message["path"], self.folder.path))
+                (attempt.reads if is_new else attempt.opened).append(self._relative(message["path"]))
                 if not self._strikes(member, "read", lambda kill: kill.nth == len(attempt.reads)):
                     member.say()
 

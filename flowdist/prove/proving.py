@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flowdist.prove.chain import LONGEST, Queue, came, is_as_planned
-from flowdist.prove.compare import Ends, Finding, began_at, findings, lag_of, reached_save
+from flowdist.prove.compare import ROUNDING, Ends, Finding, began_at, findings, lag_of, reached_save, sums_differ
 from flowdist.prove.contents import first_difference
 from flowdist.prove.folder import CannotProve, Folder
 from flowdist.prove.history import Call, Run, Step, Worker
@@ -57,6 +57,7 @@ class Proof:
     left_alone: tuple[str, ...] = ()  # entries of the user's folder that each run begins without
     tried: list[Tried] = field(default_factory=list)
     unsteady: list[tuple[Point, Finding]] = field(default_factory=list)  # found once, and not when it was tried again
+    rounds: bool = False  # gradients of a restart differ by the order in which they are summed up
     skipped: int = 0  # points that the budget has left out
     seconds: float = 0.0
 
@@ -154,6 +155,9 @@ class Prover:
         found = points(watched, killed, between, first, power=self._power, sizes=self._roles.sizes)
         if self._role is not None:
             found = [point for point in found if all(kill.worker.role == self._role for kill in point.kills)]
+        if not watched.steps and not watched.saves:
+            help = "call flowdist.worker.progress(step) if it takes steps without an optimizer of torch"
+            raise CannotProve("the script takes no step, and saves nothing that a restart reads", help=help)
         proof = Proof(self._script, len(clean.attempts), watched, found, _first_unequal(clean, other))
         proof.left_alone = tuple(sorted(self._left_out))
         return proof
@@ -170,22 +174,61 @@ class Prover:
         return _checked(lane, other)
 
     def _first_run(self) -> tuple[Run, Lane]:
+        """Run the script without a fault, in a copy of its folder without the results of earlier trainings."""
+        run, lane = self._begun()
+        every = [each for attempts in run.attempts.values() for each in attempts]
+        read = [path for each in every for path in (*each.opened, *each.looked, *each.listed)]
+        suspects = sorted(lane.folder.results(read))[:AGAIN_MAX]
+        results = self._results(suspects)
+        if results is None and len(suspects) > 1:
+            results = {name for name in suspects if self._results([name])}
+        if results:
+            self._left_out |= results
+            self._end(lane)
+            run, lane = self._begun()
+        return _checked(lane, run), lane
+
+    def _begun(self) -> tuple[Run, Lane]:
         """Run the script in a copy of its folder without what it writes, which is known only when it has written."""
         for _ in range(AGAIN_MAX):
             lane = self._lane()
             try:
-                return _checked(lane, lane.play(within_s=self._within_s)), lane
+                return lane.play(within_s=self._within_s), lane
             except StartAgain:
                 self._left_out |= lane.folder.left_out
-                lane.close()
-                self._lanes.remove(lane)
+                self._end(lane)
         names = ", ".join(sorted(self._left_out))
         raise CannotProve(f"the script writes too much of what its folder has already: {names}")
 
-    def _lane(self) -> Lane:
-        """Return a new lane, with a folder of its own."""
+    def _results(self, suspects: list[str]) -> set[str] | None:
+        """Return which of these entries the script writes after a step, if it runs without them; None if it does not.
+
+        What it reads and writes is the result of an earlier training, from which no run may go on.
+        """
+        if not suspects:
+            return set()
+        lane = self._lane(*suspects)
+        try:
+            run = lane.play(within_s=self._within_s)
+        except StartAgain:
+            return None
+        finally:
+            self._end(lane)
+        if _failed(run):
+            return None
+        calls = [call for attempts in run.attempts.values() for call in attempts[0].calls]
+        last = max((call.steps for call in calls), default=0)
+        paths = {path for call in calls if call.steps or not last for path in (call.path, call.target)}
+        return {name for name in suspects if any(path == name or path.startswith(f"{name}/") for path in paths)}
+
+    def _end(self, lane: Lane) -> None:
+        lane.close()
+        self._lanes.remove(lane)
+
+    def _lane(self, *without: str) -> Lane:
+        """Return a new lane, with a folder of its own, which lacks these entries of the user's."""
         own = Path(tempfile.mkdtemp(prefix="lane", dir=self._own))
-        folder = Folder(self._users, own / "folder", self._own, self._left_out)
+        folder = Folder(self._users, own / "folder", self._own, {*self._left_out, *without})
         folder.make()
         folder.ready_made = self._ready_made
         folder.reset()
@@ -229,8 +272,7 @@ class Prover:
                             is_on = goes_on(tried) and is_on
             finally:
                 if lane is None:
-                    own.close()
-                    self._lanes.remove(own)
+                    self._end(own)
 
         with ThreadPoolExecutor() as pool:
             others = [pool.submit(play_on, None) for _ in range(min(lanes, len(chosen)) - 1)]
@@ -273,6 +315,8 @@ class Prover:
         run = self._run(lane, point.kills)
         ends = self._ends_of(lane, proof, run)
         exact, tolerance = not proof.uneven, self._tolerance
+        if exact and not tolerance and sums_differ(proof.watched, run):
+            proof.rounds, tolerance = True, ROUNDING
         shown = findings(proof.watched, run, point, ends, exact=exact, tolerance=tolerance) if run.kills else []
         if run.outcome == "ended" and any(kill.size for kill in point.kills[: run.kills]):
             shown = of_worlds(proof.watched, run)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from flowdist.prove.compare import Finding
+from flowdist.prove.compare import ROUNDING, Finding
 from flowdist.prove.proving import Proof
 
 
@@ -56,9 +56,10 @@ def unsteady(proof: Proof) -> Iterator[str]:
 def verdict(proof: Proof) -> str:
     """Return the last line: how many points were tried and what came of them."""
     count = len(proof.tried)
+    s = "s" * (count != 1)
     missed = sum(not tried.came for tried in proof.tried)
     bad = sum(bool(tried.findings) for tried in proof.tried)
-    text = f"{count} points tried in {proof.seconds:.0f} s: "
+    text = f"{count} point{s} tried in {proof.seconds:.0f} s: "
     text += f"{len(proof.found)} found, at {bad} points" if bad else "nothing found"
     if missed:
         text += f"; {missed} not reached, because the run went another way"
@@ -75,6 +76,16 @@ def fine(proof: Proof) -> str:
     return f"ok     {', '.join(good)}" if good else ""
 
 
+def rounding(proof: Proof) -> str:
+    """Return what was not compared to the bit, because it cannot be the same."""
+    if not proof.rounds:
+        return ""
+    return (
+        "three or more ranks sum up gradients in another order after a restart: losses were compared to "
+        f"{ROUNDING:g} of their value, gradients and saved files not (--tolerance sets this)"
+    )
+
+
 def as_dict(proof: Proof, again: Callable[[str], str]) -> dict[str, Any]:
     """Return a proof for --json. `again` makes the command that plays a point again, from its name."""
     return {
@@ -84,6 +95,7 @@ def as_dict(proof: Proof, again: Callable[[str], str]) -> dict[str, Any]:
         "saves": [{"step": save.step, "calls": len(save.places)} for save in proof.watched.saves],
         "saved": sorted(proof.watched.saved),
         "uneven": proof.uneven,
+        "rounds": proof.rounds,
         "left_alone": list(proof.left_alone),
         "points": [point.name for point in proof.points],
         "skipped": proof.skipped,

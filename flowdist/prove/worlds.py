@@ -71,12 +71,29 @@ def _again(watched: Watched, parts: list[tuple[list[Attempt], int]]) -> Counter[
         draws += _draws(attempts, loader)[: None if until is None else max(0, until - len(draws))]
     room = max(map(len, whole), default=0)  # of an epoch's last batch, or fetched ahead
     used, usual = _too_early(draws, whole, room), _too_early(whole, whole, room)
-    return used if used.total() > usual.total() + room else Counter()
+    if used.total() > usual.total() + room:
+        return used
+    ahead, usually = _ahead_for_good(draws, whole), _ahead_for_good(whole, whole)
+    return ahead if len(ahead) > len(usually) + room else Counter()
 
 
 def _draws(attempts: list[Attempt], loader: str) -> Draws:
     count = min((len(each.steps) for each in attempts), default=0)
     return [[s for each in attempts for s in flat(batches_of(each.steps[at], loader))] for at in range(count)]
+
+
+def _ahead_for_good(draws: Draws, known: Draws) -> Counter[Hashable]:
+    """Return the samples that are used twice more often than others, all through the last epoch's worth of steps."""
+    used: Counter[Hashable] = Counter(dict.fromkeys((s for step in (*known, *draws) for s in step), 0))
+    steps = -(-len(used) // max((len(step) for step in draws), default=1))
+    fewest: Counter[Hashable] | None = None
+    for at, step in enumerate(draws):
+        used.update(step)
+        if at >= len(draws) - steps:
+            low = min(used.values())
+            ahead = Counter({sample: count - low for sample, count in used.items() if count > low + 1})
+            fewest = ahead if fewest is None or len(ahead) < len(fewest) else fewest
+    return fewest or Counter()
 
 
 def _too_early(draws: Draws, known: Draws, room: int) -> Counter[Hashable]:

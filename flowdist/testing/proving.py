@@ -43,6 +43,7 @@ def prove(
         AssertionError: Something was found; the message has each finding with the command that shows it again.
         RuntimeError: The script cannot be proved; the message says why.
     """
+    __tracebackhide__ = True  # pytest shows the line of the test
     words = [sys.executable, "-m", "flowdist", "prove", str(target), "--json"]
     words += ["--procs", str(procs)] if procs is not None else []
     words += ["--budget", budget] if budget is not None else []

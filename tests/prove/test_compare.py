@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowdist.prove.compare import HELP, Ends, Finding, began_at, findings, lag_of, reached_save
-from flowdist.prove.history import Attempt, Run, Step
+from flowdist.prove.compare import HELP, Ends, Finding, began_at, findings, lag_of, reached_save, sums_differ
+from flowdist.prove.history import Attempt, Run, Step, Worker
 from flowdist.prove.watched import Watched
 from tests.prove.histories import EVERY, KILL, NOTHING, POINT, RANKS, STEPS, attempt, resumed, save, step, watched
 
@@ -252,3 +252,20 @@ def test_an_attempt_that_restores_one_thing_alone_began_where_that_was_left(kept
     fresh = msgspec.structs.replace(clean[0], **{kept: getattr(clean[8], kept)})
     assert began_at(clean, [fresh], 8) == 8
     assert began_at(clean, [clean[0]], 8) == 0
+
+
+def test_gradients_that_three_ranks_sum_up_in_another_order_are_no_finding() -> None:
+    """Two ranks cannot: a sum of two numbers is the same either way. A loss that differs says that it is not that."""
+    clean = Run({Worker("t", rank): [attempt(rank % 2, 0)] for rank in range(3)})
+    script = Watched(clean, frozenset({"ckpt"}))
+    again = Run(
+        {w: [attempt(w.rank % 2, 0, 9), attempt(w.rank % 2, 8, gradients="other")] for w in clean.attempts}, kills=1
+    )
+    assert sums_differ(script, again)
+    assert findings(script, again, POINT, NOTHING, tolerance=1e-3) == []
+    assert not sums_differ(watched(), resumed(8, gradients="other"))
+    wrong = Run(
+        {w: [attempt(w.rank % 2, 0, 9), attempt(w.rank % 2, 8, losses=["7.0"])] for w in clean.attempts}, kills=1
+    )
+    assert not sums_differ(script, wrong)
+    assert [each.kind for each in findings(script, wrong, POINT, NOTHING, tolerance=1e-3)] == ["losses"]

@@ -119,7 +119,7 @@ def test_a_script_that_writes_elsewhere_is_refused_before_it_has(tmp_path: Path)
         folder, ('os.makedirs("out", exist_ok=True)', f'os.makedirs("out", exist_ok=True); open("{elsewhere}/x", "w")')
     )
     (problem,) = proved(folder)["problems"]
-    assert f"writes {elsewhere}/x, which is outside of its folder" in problem["message"]
+    assert f"writes {elsewhere}/x, which is outside of the copy of its folder" in problem["message"]
     assert list(elsewhere.iterdir()) == []
 
 
@@ -203,3 +203,30 @@ def test_what_no_kill_shows_alone_is_found_where_two_come_in_one_run(tmp_path: P
     answer = proved(planted(tmp_path, text), "--procs", "1", *(word for name in points for word in ("--only", name)))
     shown = {tried["point"]: tried["found"] for tried in answer["tried"]}
     assert shown == {"step6": [], "step10": [], "step6 + step10": ["the end"]}
+
+
+@pytest.mark.parametrize("ended", [12, 8])
+def test_results_of_a_training_that_has_ended_are_left_out_too(tmp_path: Path, ended: int) -> None:
+    """The first run would read them, take the few steps that are left or none, and show nothing."""
+    planted(tmp_path, ("random.setstate((state[0]", "# ((state[0]"))
+    (tmp_path / "out").mkdir()
+    for rank in range(2):
+        (tmp_path / f"out/{rank}.json").write_text(json.dumps([ended, 3.5, random.Random(7).getstate()]))
+    (tmp_path / "data.json").write_text("{}")
+    answer = proved(tmp_path, "--only", "step6")
+    assert answer["left_alone"] == ["out"] and answer["steps"] == 12
+    assert [found["kind"] for found in answer["found"]] == ["the end"]
+
+
+def test_data_that_a_script_reads_stays(tmp_path: Path) -> None:
+    planted(tmp_path, ("begun, total = 0, 0.0", 'begun, total = 0, json.load(open("data/start.json"))'))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/start.json").write_text("2.5")
+    answer = proved(tmp_path, "--only", "step6")
+    assert answer["left_alone"] == [] and answer["found"] == []
+
+
+def test_a_script_that_takes_no_step_and_saves_nothing_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text('import os\nprint(os.environ["RANK"])\nopen("log", "w").write("done")\n')
+    (problem,) = proved(tmp_path)["problems"]
+    assert "takes no step, and saves nothing that a restart reads" in problem["message"]

@@ -82,3 +82,11 @@ def test_the_world_grows_again_from_what_the_smaller_one_has_left() -> None:
 
 def _change(steps: list[Step], **changes: object) -> None:
     steps[0] = msgspec.structs.replace(steps[0], **changes)
+
+
+def test_samples_that_come_again_near_the_end_of_an_epoch_are_found() -> None:
+    """Few others are left then, so that each draw alone looks like the next epoch; some stay behind for good."""
+    run = shrunk(8, position=24)  # of 96, 64 are used; 24..39 come again, and 64..95 never
+    first = run.attempts[RANKS[0]][-1].steps
+    run.attempts[RANKS[0]][-1].steps = [*first, *first[:1]]
+    assert kinds(run) == ["data again"]

@@ -226,7 +226,9 @@ def _proved(launch: _Launch, users: Path, own: Path, named: TopologyOptions, opt
 
             prover.play(proof, chosen, goes_on, lanes=options.jobs or max(1, (os.cpu_count() or 1) // proof.workers))
         if not is_quiet:
-            for line in filter(None, (*words.unsteady(proof), words.fine(proof), words.verdict(proof))):
+            for line in filter(
+                None, (*words.unsteady(proof), words.fine(proof), words.rounding(proof), words.verdict(proof))
+            ):
                 click.echo(f"  {line}" if line.startswith("ok") else line)
         return proof
     finally:
