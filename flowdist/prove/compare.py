@@ -121,7 +121,7 @@ def _not_ended(watched: Watched, run: Run, point: Point) -> Finding:
     error = run.error or "a worker ends by itself"
     if kill.on == "call" and watched.is_saved(kill.path):
         return Finding("torn save", f"the job cannot resume: {error}", place)
-    return Finding("error", f"the job cannot resume: {error}", place)
+    return Finding("error", f"the job cannot resume: {error}", run.place("error") or place)
 
 
 def reached_save(watched: Watched, run: Run, at: int = 0) -> int:

@@ -403,6 +403,8 @@ class Lane:
             return
         if stop.size:
             attempt.error = member.last_words()
+            if place := member.failed_at(self.folder.path):
+                attempt.places["error"] = place
         stop.go_on()
 
     def _forget(self, member: Member) -> None:

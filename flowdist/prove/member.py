@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 from collections.abc import Container
@@ -17,6 +18,7 @@ from flowdist.runtime.worker_env.worker_errors import error_line
 
 _PACKET = 1 << 16
 _FILES_MAX = 4
+_TRACEBACK = 1 << 15  # characters at the end of stderr in which a traceback is looked for
 _STARTTIME = 19  # field of /proc/PID/stat, counted after the name; in ticks, rounded down
 
 
@@ -120,6 +122,15 @@ class Member:
             return error_line(Path(f"/proc/{self._pid}/fd/2").readlink().parent)
         except OSError:
             return ""
+
+    def failed_at(self, folder: Path) -> str:
+        """Return the line of the user's script that the traceback of the worker, which is about to end, names last."""
+        try:
+            text = Path(f"/proc/{self._pid}/fd/2").read_text(errors="replace")[-_TRACEBACK:]
+        except OSError:
+            return ""
+        found = re.findall(rf'File "{re.escape(str(folder))}/(\S+)", line (\d+)', text)
+        return ":".join(found[-1]) if found else ""
 
     def close(self) -> None:
         """Close all descriptors."""

@@ -60,7 +60,7 @@ def verdict(proof: Proof) -> str:
     missed = sum(not tried.came for tried in proof.tried)
     bad = sum(bool(tried.findings) for tried in proof.tried)
     text = f"{count} point{s} tried in {proof.seconds:.0f} s: "
-    text += f"{len(proof.found)} found, at {bad} points" if bad else "nothing found"
+    text += f"{len(proof.found)} found, at {bad} point{'s' * (bad != 1)}" if bad else "nothing found"
     if missed:
         text += f"; {missed} not reached, because the run went another way"
     if proof.skipped:

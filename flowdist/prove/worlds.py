@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator
+from typing import Any
 
 from flowdist.prove.compare import Finding, batches_of, began_at, flat, lost_save, ranges, reached_save, training_loader
 from flowdist.prove.history import Attempt, Run, Step
@@ -65,10 +66,11 @@ def _again(watched: Watched, parts: list[tuple[list[Attempt], int]]) -> Counter[
     """Return the samples that are used again too early, beyond what the run without a fault does of itself."""
     clean = [attempts[0] for attempts in watched.clean.attempts.values() if attempts[0].steps]
     loader = training_loader(clean[0].steps)
-    whole = _draws(clean, loader)
+    first = len(batches_of(clean[0].steps[0], loader))
+    whole = _draws(clean, loader, first)
     draws: Draws = []
     for (attempts, _), until in zip(parts, [*(begun for _, begun in parts[1:]), None], strict=True):
-        draws += _draws(attempts, loader)[: None if until is None else max(0, until - len(draws))]
+        draws += _draws(attempts, loader, first)[: None if until is None else max(0, until - len(draws))]
     room = max(map(len, whole), default=0)  # of an epoch's last batch, or fetched ahead
     used, usual = _too_early(draws, whole, room), _too_early(whole, whole, room)
     if used.total() > usual.total() + room:
@@ -77,9 +79,15 @@ def _again(watched: Watched, parts: list[tuple[list[Attempt], int]]) -> Counter[
     return ahead if len(ahead) > len(usually) + room else Counter()
 
 
-def _draws(attempts: list[Attempt], loader: str) -> Draws:
+def _draws(attempts: list[Attempt], loader: str, first: int) -> Draws:
+    """Return what each step has used. Before its first step a script may fetch batches that it skips."""
     count = min((len(each.steps) for each in attempts), default=0)
-    return [[s for each in attempts for s in flat(batches_of(each.steps[at], loader))] for at in range(count)]
+
+    def batches(step: Step, at: int) -> list[Any]:
+        found = batches_of(step, loader)
+        return found if at else found[max(0, len(found) - first) :]
+
+    return [[s for each in attempts for s in flat(batches(each.steps[at], at))] for at in range(count)]
 
 
 def _ahead_for_good(draws: Draws, known: Draws) -> Counter[Hashable]:

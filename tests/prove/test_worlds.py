@@ -41,6 +41,14 @@ def test_samples_that_come_again_before_the_others_are_found() -> None:
     assert kinds(shrunk(8, position=0)) == ["data again"]
 
 
+def test_batches_that_a_loop_fetches_and_skips_are_not_used() -> None:
+    run = shrunk(8, position=64)
+    first = run.attempts[RANKS[0]][-1].steps[0]
+    skipped = [list(range(at, at + 4)) for at in range(0, 64, 4)]
+    run.attempts[RANKS[0]][-1].steps[0] = msgspec.structs.replace(first, samples=[*skipped, *first.samples])
+    assert kinds(run) == []
+
+
 @pytest.mark.parametrize("name", ["weights", "optimizer"])
 def test_what_all_ranks_have_alike_has_to_be_restored(name: str) -> None:
     assert kinds(shrunk(8, position=64, **{name: "other"})) == [name]
