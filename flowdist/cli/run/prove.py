@@ -261,14 +261,17 @@ class _Shown:
         self._bar = progress_bar("{task.description}", quiet=quiet)
         self._task = self._bar.add_task("starting", total=None)
         self._quiet = quiet
+        self._count = self._total = 0  # points that were tried, and all
         self._known: set[tuple[str, str]] = set()
 
     def __enter__(self) -> _Shown:
         self._bar.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._bar.stop()
+        if kind is KeyboardInterrupt and self._total:
+            click.echo(f"interrupted after {self._count} of {self._total} points", err=True)
 
     def print(self, line: str) -> None:
         """Print a line above the bar."""
@@ -281,7 +284,8 @@ class _Shown:
 
     def tried(self, proof: Proof, tried: Tried, again: str, total: int) -> None:
         """Show that a point was tried, and what is new of what it has shown."""
-        self._bar.update(self._task, description="proving", completed=len(proof.tried), total=total)
+        self._count, self._total = len(proof.tried), total
+        self._bar.update(self._task, description="proving", completed=self._count, total=total)
         for finding in tried.findings:
             if (finding.kind, finding.place) not in self._known and not self._quiet:
                 self._known.add((finding.kind, finding.place))
