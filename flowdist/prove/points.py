@@ -94,7 +94,8 @@ def points(
         sizes: By elastic role its smallest number of replicas and its usual one.
     """
     of_saves: list[Point] = []
-    for number, places in reversed(_tried(watched).items()):  # a save that has one before it shows more
+    # The second save has one before it, and most of the run behind it: that shows most. Of later ones little is tried.
+    for number, places in sorted(_tried(watched).items(), key=lambda save: (save[0] > SAVES, -save[0])):
         of_saves += _at_calls(watched, number, places)
     found = [*of_saves]
     found += _at_steps(watched, first)
