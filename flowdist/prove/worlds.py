@@ -93,7 +93,7 @@ def _draws(attempts: list[Attempt], loader: str, first: int) -> Draws:
 def _ahead_for_good(draws: Draws, known: Draws) -> Counter[Hashable]:
     """Return the samples that are used twice more often than others, all through the last epoch's worth of steps."""
     used: Counter[Hashable] = Counter(dict.fromkeys((s for step in (*known, *draws) for s in step), 0))
-    steps = -(-len(used) // max((len(step) for step in draws), default=1))
+    steps = -(-len(used) // max((len(step) for step in draws if step), default=1))
     fewest: Counter[Hashable] | None = None
     for at, step in enumerate(draws):
         used.update(step)

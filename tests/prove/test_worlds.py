@@ -98,3 +98,11 @@ def test_samples_that_come_again_near_the_end_of_an_epoch_are_found() -> None:
     first = run.attempts[RANKS[0]][-1].steps
     run.attempts[RANKS[0]][-1].steps = [*first, *first[:1]]
     assert kinds(run) == ["data again"]
+
+
+def test_a_loop_without_a_loader_shows_no_samples() -> None:
+    run, script = shrunk(8, position=64), watched()
+    for each in (*run.attempts.values(), *script.clean.attempts.values()):
+        for one in each:
+            one.steps = [msgspec.structs.replace(each_step, samples=[]) for each_step in one.steps]
+    assert of_worlds(script, run) == []
