@@ -22,7 +22,8 @@ def of_worlds(watched: Watched, run: Run) -> list[Finding]:
     before = _attempts(run, 0)
     if not before:
         return []
-    steps = watched.first(min(watched.clean.attempts)).steps  # that lead to where the next attempts begin
+    clean, own = watched.first(min(watched.clean.attempts)).steps, before[0].steps
+    steps = [*own, *clean[len(own) :]]  # that lead to where the next attempts begin: of this run, as far as it came
     found: list[Finding] = []
     parts, begun = [(before, 0)], 0
     for kills in range(1, run.kills + 1):

@@ -106,3 +106,11 @@ def test_a_loop_without_a_loader_shows_no_samples() -> None:
         for one in each:
             one.steps = [msgspec.structs.replace(each_step, samples=[]) for each_step in one.steps]
     assert of_worlds(script, run) == []
+
+
+def test_a_run_that_differs_from_others_by_chance_is_compared_with_itself() -> None:
+    run = shrunk(8, position=64, weights="of this run")
+    for worker in RANKS:
+        first = run.attempts[worker][0].steps
+        first[8] = msgspec.structs.replace(first[8], weights="of this run")
+    assert kinds(run) == []

@@ -171,6 +171,8 @@ def _script(path: Path, named: TopologyOptions, options: ProveOptions, args: tup
 def _topology(path: Path, named: TopologyOptions, options: ProveOptions, args: tuple[str, ...], own: Path) -> _Launch:
     if args:
         raise FlowdistError(f"{' '.join(args)}: a topology takes no arguments", help="pass parameters with -p")
+    if options.procs != ProveOptions().procs:
+        raise FlowdistError("--procs is for scripts", help="a topology says replicas= and procs= itself")
     graph = load(named).graph
     if options.role is not None and options.role not in [role.name for role in graph.roles]:
         names = ", ".join(role.name for role in graph.roles)
