@@ -37,6 +37,7 @@ from flowdist.control.membership.formation import (
 )
 from flowdist.control.membership.nodes import clear_gpu, give_up_node, greet
 from flowdist.control.membership.operator import apply_operation
+from flowdist.control.membership.samples import count_samples
 from flowdist.control.membership.versions import judge_readiness, why_not_fresh
 from flowdist.control.placement.placement import explain
 from flowdist.control.protocol import events as ev
@@ -205,6 +206,7 @@ def _offered(job: JobState, event: ev.CheckpointOffered) -> None:
     reason = "" if accepted else f"generation {event.generation} of {world.name} is over"
     if accepted and world.checkpoint != event:
         world.checkpoint = event
+        count_samples(world, event.step)
         world.checkpoints += 1
     job.emit(AnswerCheckpoint(replica.order.node, replica.id, event.attempt, event.path, event.step, accepted, reason))
 

@@ -13,6 +13,7 @@ from flowdist.control.job.state import JobState, Replica
 from flowdist.control.membership.attempts import note_exited, note_started, note_stopped
 from flowdist.control.membership.drain import note_left, note_step
 from flowdist.control.membership.nodes import join, lose_gpu, lose_node, note_still, warmed_up
+from flowdist.control.membership.samples import note_sampling
 from flowdist.control.membership.versions import note_acknowledged, note_checked, note_published
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.ids import ReplicaId
@@ -95,6 +96,8 @@ def _record_of_replica(job: JobState, replica: Replica, event: ev.AttemptEvent) 
             note_published(job, replica, event)
         case ev.ReplicaAcknowledged():
             note_acknowledged(job, replica, event)
+        case ev.ReplicaSampling():
+            note_sampling(job, replica, event)
         case ev.ReplicaStartsCold():
             role = job.roles[replica.id.role]
             if not role.is_cold:

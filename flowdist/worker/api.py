@@ -152,6 +152,13 @@ def progress(step: int) -> None:
     link.send({"progress": int(step)})
 
 
+def log(**values: object) -> None:
+    """Note values of a step, such as its loss, for `flowdist prove`, which compares them with a run without faults.
+
+    It is for scripts whose loss is no tensor on which `backward()` is called. Otherwise the call does nothing.
+    """
+
+
 def should_stop(step: int) -> bool:
     """Return whether to save and end now, because a node of the world is drained or will be taken away.
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import flowdist.worker.api as worker
 from flowdist.worker.agent_link import Info, info
+from flowdist.worker.sampling import Samples, samples
 from flowdist.worker.save_timer import restoring, saving
 
 if TYPE_CHECKING:
@@ -98,6 +99,9 @@ class Context(Protocol):
 
     def consume(self, *samples: object) -> None:
         """Note that this rank uses these samples in this step. A simulation checks that each is used exactly once."""
+
+    def samples(self, dataset_size: int, *, global_batch: int, **options: Any) -> Samples:
+        """Return which samples each step uses, with any number of ranks: see `flowdist.worker.samples`."""
 
     def log(self, **values: object) -> None:
         """Log values of this step, such as its loss. A simulation compares rank 0's with a run without faults."""
@@ -247,8 +251,11 @@ class RealContext:
     def consume(self, *samples: object) -> None:
         pass  # checked in simulations only
 
+    def samples(self, dataset_size: int, *, global_batch: int, **options: Any) -> Samples:
+        return samples(dataset_size, global_batch=global_batch, **options)
+
     def log(self, **values: object) -> None:
-        pass
+        worker.log(**values)
 
     def peers(self, role: str, port: str) -> list[str]:
         return worker.peers(role, port)

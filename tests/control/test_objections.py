@@ -18,6 +18,7 @@ from tests.control.harness import graph, node, role
 A, B = node("a"), node("b")
 R, NOSUCH = ReplicaId("trainer", 0), ReplicaId("nosuch", 7)
 JOIN = Join("a", 1, A, "10.0.0.1", 0)
+RULE = ev.Sampling(dataset_size=100, global_batch=8, micro_batch=2, seed=7)
 EXIT = ev.ReplicaExited(R, 1, "exit", 3)
 LONG = "x" * 70_000
 
@@ -87,6 +88,12 @@ BAD: list[tuple[ToController, str]] = [
     (reported(ev.ReplicaStepped(R, 1, 10**30)), "steps is 10"),
     (reported(ev.ReplicaSpent(R, 1, "saving", 0)), "ns is 0"),
     (reported(ev.ReplicaSpent(R, 1, "restoring", 10**30)), "ns is 10"),
+    (reported(ev.ReplicaSampling(R, 1, 0, -1, 0, 2, RULE)), "begin is -1"),
+    (reported(ev.ReplicaSampling(R, 1, 0, 0, 2, 2, RULE)), "rank is 2, not between 0 and 1"),
+    (reported(ev.ReplicaSampling(R, 1, 0, 0, 0, 10**9, RULE)), "ranks is 1000000000"),
+    (reported(ev.ReplicaSampling(R, 1, -1, 0, 0, 2, RULE)), "local_rank is -1"),
+    (reported(ev.ReplicaSampling(R, 1, 0, 0, 0, 2, ev.Sampling(0, 8, 2, 7))), "dataset_size is 0"),
+    (reported(ev.ReplicaSampling(R, 1, 0, 0, 0, 2, ev.Sampling(9, 8, 2, 10**30))), "seed is 1"),
     (reported(ev.ReplicaPublished(R, 1, 3)), "no role needs versions of 'trainer'"),
     (reported(ev.ReplicaPublished(R, 1, -1)), "version is -1"),
     (reported(ev.ReplicaAcknowledged(R, 1, 3)), "trainer needs no versions of another role"),

@@ -37,6 +37,7 @@ BLOCKS = [block for page in pages() for block in blocks_of(page, (DOCS / page).r
 
 # Why a command line is not run, by its beginning.
 NOT_RUN = {
+    "python -m tests.samerun": "a hundred runs; tests/samerun has one of them",
     "flowdist join": "needs a host that listens: docs/tutorial/5_hosts.md is typed by a test",
     "flowdist torchrun": "scripts of torchrun are run in tests/torchrun and tests/frameworks",
     "flowdist run topology.py --listen": "waits for other hosts: docs/tutorial/5_hosts.md is typed by a test",
@@ -95,6 +96,8 @@ ONLY_COMPILED = {
     ("models.md", "worker.run("): "one line of a script of one's own; examples/resume_model has it",
     ("models.md", "from xmlrpc"): "a function of a script of one's own",
     ("frameworks.md", "from torchdata"): "lines for a script with torchdata; tests/frameworks runs whole ones",
+    ("same_run.md", "scale = "): "lines of a script of one's own",
+    ("same_run.md", "loader = "): "one line of a script of one's own; examples/frameworks has whole ones",
     ("prove.md", "from flowdist.testing"): "proves a script of one's own: tests/prove",
     ("playing_again.md", "from flowdist.testing"): "reads a workload of one's own runs: tests/cli/test_calibrate.py",
 }

@@ -99,6 +99,27 @@ def test_a_run_with_a_kill_ends_with_the_values_of_one_without(case: Case, turn:
     assert len(ends[0]) == 1 and ends[0] == ends[1]
 
 
+@pytest.mark.parametrize(
+    ("example", "packages"),
+    [("samples_trainer", ("accelerate", "transformers")), ("samples_lightning", ("lightning",))],
+)
+def test_two_ranks_that_are_killed_and_one_that_goes_on_use_the_samples_of_one(
+    example: str, packages: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Another number of ranks has other last digits of the sums. Other samples would change the first digits."""
+    need(*packages)
+    ends = []
+    for name, jobs in (("alone", [(1, 0)]), ("killed", [(2, 13), (1, 0)])):
+        folder = tmp_path / name
+        folder.mkdir()
+        for ranks, step in jobs:
+            words = ("--nproc-per-node", str(ranks), script(folder, example, step).name)
+            with Job(folder, *words, verb="torchrun", env=environment(tmp_path)) as job:
+                assert (job.finish() == 0) == (step == 0) and job.alive() == [], job.text
+                ends += [float(line.split()[1]) for line in final(job)]
+    assert len(ends) == 2 and ends[1] == pytest.approx(ends[0], rel=1e-6)
+
+
 def test_lightning_repeats_batches_if_it_saves_within_an_epoch(tmp_path: Path) -> None:
     """It begins the epoch's data anew with a plain DataLoader, and says so: see docs/frameworks.md."""
     need("lightning")

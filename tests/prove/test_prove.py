@@ -230,3 +230,40 @@ def test_a_script_that_takes_no_step_and_saves_nothing_is_refused(tmp_path: Path
     (tmp_path / "train.py").write_text('import os\nprint(os.environ["RANK"])\nopen("log", "w").write("done")\n')
     (problem,) = proved(tmp_path)["problems"]
     assert "takes no step, and saves nothing that a restart reads" in problem["message"]
+
+
+SAMPLED = """import json, os
+import flowdist.worker as worker
+
+rank = int(os.environ["RANK"])
+begun, total = 0, 0
+if os.path.exists(f"out/{rank}.json"):
+    begun, total = json.load(open(f"out/{rank}.json"))
+os.makedirs("out", exist_ok=True)
+samples = worker.samples(100, global_batch=8, micro_batch=2, seed=3)
+for batch in samples.steps(begun, 12):
+    total += sum(batch.samples)
+    worker.log(loss=total)
+    worker.progress(batch.step + 1)
+    if (batch.step + 1) % 4 == 0:
+        with open(f"out/{rank}.new", "w") as file:
+            json.dump([batch.step + 1, total], file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(f"out/{rank}.new", f"out/{rank}.json")
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kinds"),
+    [
+        ("", "", []),
+        ("seed=3", "seed=3 + (begun > 0)", ["data again"]),
+        ("loss=total", "loss=total + begun", ["losses"]),
+    ],
+)
+def test_samples_of_worker_samples_and_losses_of_worker_log_are_compared(
+    tmp_path: Path, old: str, new: str, kinds: list[str]
+) -> None:
+    (tmp_path / "train.py").write_text(SAMPLED.replace(old, new))
+    assert [found["kind"] for found in proved(tmp_path, "--fail-fast")["found"]] == kinds

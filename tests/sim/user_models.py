@@ -412,3 +412,25 @@ class WrongStateOfServer:
 
     def state(self):
         return 3
+
+
+class Sampled(Counting):
+    """The same with `ctx.samples()`: 12 of 100 samples in a step, in micro-batches of one, on any number of ranks."""
+
+    BATCH, SIZE = 12, 100
+
+    def __init__(self, ctx):
+        super().__init__(ctx)
+        self.samples = ctx.samples(self.SIZE, global_batch=self.BATCH, micro_batch=1, seed=3)
+
+    def step(self, step):
+        mine = self.samples.batch(step).samples
+        self.ctx.consume(*((step, sample) for sample in mine))
+        return sum(mine)
+
+
+class Skipping(Sampled):
+    """One that goes on one step too far behind its checkpoint."""
+
+    def restore(self):
+        return super().restore() + (self.ctx.info.generation > 1)

@@ -18,6 +18,7 @@ from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph
 from flowdist.report.live.status import fitted, status_text
 from flowdist.report.live.status import one_line as status_line
+from flowdist.report.record.samples import ledgers_text
 from flowdist.report.record.spending import time_of_run
 from flowdist.report.record.summary import summary_of, summary_text
 from flowdist.runtime.run_folder.folder import SUMMARY
@@ -127,7 +128,8 @@ def _watch(run_dir: Path, graph: RoleGraph, plain: bool) -> None:
 @verb("report")
 @run_options
 @workload_option
-def report(named: RunOptions, workload_file: str | None) -> None:
+@click.option("--samples", is_flag=True, help="Show which steps' samples count, and whether each was used once.")
+def report(named: RunOptions, workload_file: str | None, samples: bool) -> None:
     """Report a run: its end and the reason, goodput and use of time, each incident with what it restarted and which
     role paid, and the root cause. With --workload, what the simulator expects of the run stands beside what happened.
 
@@ -135,6 +137,7 @@ def report(named: RunOptions, workload_file: str | None) -> None:
     flowdist report                  the newest run, running or over
     flowdist report word2vec-2026 --json
     flowdist report --workload workload.toml     predicted with these times, beside what happened
+    flowdist report --samples                    of scripts that use worker.samples(): was each sample used once?
 
     RUN is the run's name, the beginning of its name, or its folder. flowdist timeline draws the run, flowdist replay
     shows it event by event.
@@ -147,6 +150,8 @@ def report(named: RunOptions, workload_file: str | None) -> None:
     if written is not None and (written["outcome"] != end.state or "roles" not in written):
         written = None
     record, summary = (None, written) if written is not None else _from_journal(run_dir)
+    if samples:
+        _show_samples(summary.get("samples", {}), named.as_json)
     summary |= {"root_cause": mask(summary["root_cause"])}
     if summary["root_cause"] and written is None and (warning := not_hidden(graph, os.environ)):
         # the root cause quotes a log, which is not masked; the written summary is
@@ -166,6 +171,16 @@ def report(named: RunOptions, workload_file: str | None) -> None:
         _show_report(run_dir, end, summary, starts, mask, predicted_lines)
     if record is not None:
         record.finish()
+
+
+def _show_samples(ledgers: dict[str, Any], as_json: bool) -> None:
+    """Print the ledger of samples, and exit: with code 1 unless it shows that each sample was used once."""
+    if as_json:
+        print_json("samples", worlds=ledgers)
+    else:
+        click.echo(ledgers_text(ledgers), nl=False)
+    is_sure = bool(ledgers) and not any(each["why_not_once"] for each in ledgers.values())
+    raise SystemExit(0 if is_sure else 1)
 
 
 def _show_report(

@@ -396,6 +396,8 @@ class Agent:
                 signs.progressed(attempt, event, self._now, self.graph.options.heartbeat_ns, self._report)
             case io.WorkerPublished() | io.WorkerAcknowledged():
                 signs.note_version(attempt, event, self._now, self.graph, self._report)
+            case io.WorkerSampling():
+                signs.note_sampling(attempt, event, self._report)
             case io.WorkersSpawned():
                 self._spawned(attempt, event)
             case io.SpawnFailed():

@@ -58,6 +58,7 @@ class Attempt:
     acknowledged_reported: int = -1  # the version of the whole replica, as the controller knows it
     versions_reported_ns: int | None = None  # when a version was reported last
     versions_at_ns: int | None = None  # when another version is due to be reported
+    samplings: dict[int, ev.ReplicaSampling] = field(default_factory=dict)  # by local rank: its last report (R25)
     started_ns: int = 0  # when the attempt was ordered, then when its workers ran
     look_at_ns: int | None = None  # when the driver has to look for signs of life
     stalled: ev.ReplicaStalled | None = None  # the report of a stall that has not ended; None: there is none

@@ -159,15 +159,17 @@ def resend(attempt: Attempt, now: int, report: Reporter) -> None:
     """Send the controller again, after the agent has joined, what it may not know of an attempt.
 
     A report may have been lost with the last connection, and the inventory of the join does not hold these: the time
-    spent on saving and restoring, the step, checkpoints that were offered and not answered, a stall, that all workers
-    are in elastic code, that a worker outlives SIGKILL, that all have left the world at the agreed step. What is not
-    the case is not sent.
+    spent on saving and restoring, the step, from which step on workers take samples, checkpoints that were offered and
+    not answered, a stall, that all workers are in elastic code, that a worker outlives SIGKILL, that all have left the
+    world at the agreed step. What is not the case is not sent.
     """
     key = (attempt.order.replica, attempt.order.attempt)
     attempt.spent_reported = {}
     _report_spent(attempt, report)
     if attempt.step >= 0 or attempt.counts:
         report_step(attempt, now, report)
+    for sampling in attempt.samplings.values():
+        report(sampling)
     for offer in attempt.offers.values():
         report(offer)
     if attempt.stalled is not None:
@@ -243,6 +245,15 @@ def resend_versions(attempt: Attempt, now: int, report: Reporter) -> None:
     """Report again, after the agent has joined, the versions of an attempt: a report may have been lost."""
     attempt.published_reported = attempt.acknowledged_reported = -1
     report_versions(attempt, now, report)
+
+
+def note_sampling(attempt: Attempt, event: io.WorkerSampling, report: Reporter) -> None:
+    """Report at once from which step on a worker takes samples, so that its commits come later."""
+    key = (attempt.order.replica, attempt.order.attempt)
+    told = ev.ReplicaSampling(*key, event.local_rank, event.begin, event.rank, event.ranks, event.sampling)
+    if attempt.samplings.get(event.local_rank) != told:
+        attempt.samplings[event.local_rank] = told
+        report(told)
 
 
 def _has_news(attempt: Attempt) -> bool:

@@ -174,6 +174,14 @@ def _of_details(event: ev.AttemptEvent) -> Iterator[str]:
             yield from _of_number("steps", event.steps, 1)
         case ev.ReplicaSpent():
             yield from _of_number("ns", event.ns, 1)
+        case ev.ReplicaSampling():
+            yield from _of_number("begin", event.begin)
+            yield from _of_number("ranks", event.ranks, 1, RANK_MAX)
+            yield from _of_number("rank", event.rank, 0, event.ranks - 1)
+            yield from _of_number("local_rank", event.local_rank, 0, RANK_MAX)
+            for name in ("dataset_size", "global_batch", "micro_batch"):
+                yield from _of_number(name, getattr(event.sampling, name), 1)
+            yield from _of_number("seed", event.sampling.seed)
         case ev.StepTold():
             if event.step is not None:
                 yield from _of_number("step", event.step, -1)

@@ -9,11 +9,11 @@ from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from flowdist.control.job.facts import Charge, PastFailure
 from flowdist.control.protocol.effects import StartReplica
-from flowdist.control.protocol.events import CheckpointOffered, ReplicaExited
+from flowdist.control.protocol.events import CheckpointOffered, ReplicaExited, Sampling
 from flowdist.control.protocol.ids import Addresses, NodeName, ProcessState, ReplicaId, WorldName
 from flowdist.graph import Gate, NodeSpec, Placement, RoleSpec
 from flowdist.graph.capacity import Capacity, Need
@@ -197,6 +197,34 @@ class Notice:
         return [name for name, kind in self.nodes.items() if kind == "preempted"]
 
 
+class Counted(NamedTuple):
+    """The steps from `begin` to `end`, exclusive, that a generation has done and that are in a checkpoint (R25).
+
+    `seen` of the `ranks` that share a step have reported which samples they take; `differs`: not all by one rule.
+    """
+
+    generation: int
+    begin: int
+    end: int
+    sampling: Sampling
+    seen: int
+    ranks: int
+    differs: bool
+
+
+@dataclass(slots=True)
+class Drawing:
+    """How a generation takes samples: as its `first` replica has reported, and which ranks have (`seen`)."""
+
+    generation: int
+    begin: int
+    sampling: Sampling
+    ranks: int
+    first: ReplicaId
+    seen: dict[int, None]
+    differs: bool = False  # another one has reported something else
+
+
 @dataclass(slots=True)
 class World:
     """Unit of restart: a gang, or one replica. `pool` is every replica that may be a member, in order of ranks."""
@@ -224,6 +252,8 @@ class World:
     hangs: bool = False  # it hangs: its stacks are written when it is stopped (R15)
     checkpoint: CheckpointOffered | None = None  # the latest that was accepted (R19)
     checkpoints: int = 0  # how many were accepted
+    drawing: Drawing | None = None  # how the last generation that reported it takes samples (R25)
+    ledger: list[Counted] = field(default_factory=list)  # the steps in the latest checkpoint, in order
     counts: dict[ReplicaPhase, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
     stalls: Counter[str] = field(default_factory=Counter)  # how many replicas have stalled, by what is missing
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, get_args
 import msgspec
 
 from flowdist.control.protocol.effects import StartReplica
+from flowdist.control.protocol.events import Sampling
 from flowdist.control.protocol.ids import Activity, Addresses, ExitCause, OfAttempt, OfStore, ProcessState, ReplicaId
 from flowdist.control.protocol.messages import ToAgent, ToController
 from flowdist.graph import FailureKind
@@ -121,6 +122,15 @@ class WorkerAcknowledged(OfWorker, frozen=True, tag=True):
     version: int
 
 
+class WorkerSampling(OfWorker, frozen=True, tag=True):
+    """A worker takes samples from step `begin` on: the fields are those of `events.ReplicaSampling`."""
+
+    begin: int
+    rank: int
+    ranks: int
+    sampling: Sampling
+
+
 class WorkerOffered(OfAttempt, frozen=True, tag=True):
     """A worker called flowdist.worker.commit(path) in `generation`: it offers a checkpoint and waits for the answer."""
 
@@ -209,6 +219,7 @@ WorkerInput = (  # of one attempt
     | WorkerSpent
     | WorkerPublished
     | WorkerAcknowledged
+    | WorkerSampling
     | WorkerOffered
     | WorkerReady
     | WorkerElastic

@@ -50,6 +50,8 @@ What = Literal[
     "role_ended",
     "role_scaled",
     "role_succeeded",
+    "samples_differ",
+    "samples_left_out",
     "scale_refused",
     "step_agreed",
     "version_stale",

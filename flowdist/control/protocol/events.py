@@ -186,6 +186,26 @@ class ReplicaAcknowledged(OfAttempt, frozen=True, tag=True):
     version: int
 
 
+class Sampling(msgspec.Struct, frozen=True):
+    """The rule by which steps take samples: the arguments of `flowdist.worker.samples` (R25)."""
+
+    dataset_size: int
+    global_batch: int
+    micro_batch: int
+    seed: int
+    shuffle: bool = True
+
+
+class ReplicaSampling(OfAttempt, frozen=True, tag=True):
+    """A worker takes its share of the samples of all steps from `begin` on, as `rank` of `ranks` (R25)."""
+
+    local_rank: int
+    begin: int
+    rank: int
+    ranks: int
+    sampling: Sampling
+
+
 class ReplicaElastic(OfAttempt, frozen=True, tag=True):
     """All workers of the replica are inside elastic code, and can leave their generation without ending."""
 
@@ -301,6 +321,7 @@ AttemptEvent = (  # of one attempt of a replica
     | ReplicaSpent
     | ReplicaPublished
     | ReplicaAcknowledged
+    | ReplicaSampling
     | ReplicaStarted
     | ReplicaStartsCold
     | ReplicaReady

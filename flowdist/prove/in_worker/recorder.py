@@ -45,6 +45,7 @@ def watch(prover: Prover, folder: str) -> None:
     _once_imported("torchdata.stateful_dataloader.stateful_dataloader", recorder.watch_loader)
     _once_imported("torch.amp.grad_scaler", recorder.watch_scalers)
     _once_imported("flowdist.worker.api", recorder.watch_api)
+    _once_imported("flowdist.worker.sampling", recorder.watch_samples)
 
 
 class Recorder:
@@ -129,6 +130,9 @@ class Recorder:
             self._prover.tell(kind="committed")
             return accepted
 
+        def log(**values: object) -> None:
+            self._losses += [_scalar(values[name]) for name in sorted(values)]
+
         def tell(step: int) -> None:
             if not self._has_optimizer and ("torch" not in sys.modules or self._losses):
                 self._prover.ask(kind="step", count=int(step), random=_random(), **self._since_last())
@@ -145,7 +149,19 @@ class Recorder:
         package: Any = sys.modules.get("flowdist.worker")
         for each in (module, package):
             if each is not None and "progress" in vars(each):
-                each.progress, each.commit = progress, commit
+                each.progress, each.commit, each.log = progress, commit, log
+
+    def watch_samples(self, module: Any) -> None:
+        """Note the samples of each batch of `worker.samples()`. A loader that draws by it is watched itself."""
+        take = module.Samples.batch
+
+        def batch(samples: Any, step: int) -> Any:
+            found = take(samples, step)
+            self._samples.append(found.samples)
+            self._loaders.append(f"samples {samples.dataset_size}")
+            return found
+
+        module.Samples.batch = batch
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
         if self._is_quiet():
@@ -312,7 +328,9 @@ def _tensors(value: Any) -> list[Any]:
 
 
 def _scalar(tensor: Any) -> str:
-    """Return a loss as its exact number, another tensor as a digest."""
+    """Return a loss as its exact number, anything else as a digest."""
+    if isinstance(tensor, (int, float)):
+        return repr(float(tensor))
     if getattr(tensor, "numel", lambda: 0)() == 1:
         return repr(float(tensor.detach()))
     return _digest(tensor)

@@ -12,6 +12,7 @@ from flowdist.control.job.state import JobState
 from flowdist.graph import format_duration
 from flowdist.record.journal import FaultLine, Line
 from flowdist.record.status import role_status
+from flowdist.report.record.samples import ledgers_of
 from flowdist.report.record.spending import goodput_line, not_reported_lines
 from flowdist.text.printable import joined, table
 
@@ -27,6 +28,7 @@ def summary_of(job: JobState, lines: Sequence[Line]) -> dict[str, Any]:
         "lasted_s": job.now / 1e9,
         "roles": {name: _role(job, name) for name in job.roles},
         "incidents": [_incident(incident) for incident in job.incidents],
+        "samples": ledgers_of(job),
         "old_restores": [_old_restore(found) for found in job.restores],
         "causes": dict(sorted(Counter(incident.kind for incident in job.incidents).items())),
         "faults": [{"t_s": line.t_ns / 1e9, "spec": line.spec} for line in lines if isinstance(line, FaultLine)],

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flowdist.control.protocol import agent_io as io
+from flowdist.control.protocol.events import Sampling
 from flowdist.control.protocol.ids import VERSION_MAX, ReplicaId
 from flowdist.runtime.last_words import die_of
 from flowdist.runtime.left_files import clean
@@ -94,6 +95,13 @@ class WorkerSocket:
                 self._handle(io.WorkerPublished(replica, attempt, local_rank, _number(version, 0, VERSION_MAX)))
             case {"acknowledged": int(version)}:
                 self._handle(io.WorkerAcknowledged(replica, attempt, local_rank, _number(version, 0, VERSION_MAX)))
+            case {"sampling": {**told}}:
+                begin, rank, ranks = (_number(told[name], 0) for name in ("begin", "rank", "ranks"))
+                size, batch, micro = (
+                    _number(told[name], 1) for name in ("dataset_size", "global_batch", "micro_batch")
+                )
+                sampling = Sampling(size, batch, micro, _number(told["seed"], 0), bool(told["shuffle"]))
+                self._handle(io.WorkerSampling(replica, attempt, local_rank, begin, rank, ranks, sampling))
             case {"left": True}:
                 self._handle(io.WorkerLeftStep(replica, attempt, local_rank))
             case {"elastic": bool(inside)}:

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.effects import StartReplica
+from flowdist.control.protocol.events import Sampling
 from flowdist.sim.user_code import answers
 from flowdist.sim.user_code.answers import copied, sample_of
 from flowdist.sim.user_code.checkpoints import Disk, Operation, View
@@ -17,6 +19,7 @@ from flowdist.sim.user_code.workload import WorldModel
 from flowdist.worker import Info, model
 from flowdist.worker.api import version_of
 from flowdist.worker.model import stream_of
+from flowdist.worker.sampling import Samples
 
 OURS = (__file__, answers.__file__, model.__file__)  # frames of these files are left out at the top of tracebacks
 
@@ -42,7 +45,7 @@ class Surroundings(Protocol):
     latest: dict[str, str]
 
     def offer_soon(self, worker: ModelWorker, operation: Operation) -> None: ...
-    def tell_version(self, worker: ModelWorker, version: int, *, published: bool) -> None: ...
+    def tell(self, worker: ModelWorker, event: io.WorkerInput) -> None: ...
     def addresses(self, caller: str, role: str, port: str) -> list[str]: ...
     def call(self, address: str, method: str, args: tuple[Any, ...]) -> Any: ...
 
@@ -69,7 +72,7 @@ class ModelWorker:
         )
         self.store = View(code.disk, start.replica)
         self.model: Any = None
-        self.samples: list[object] = []  # passed to `consume` in the present step
+        self.consumed: list[object] = []  # passed to `consume` in the present step
         self.logged: dict[str, object] = {}  # passed to `log` in the present step
 
     def make(self, model: Callable[[Any], Any]) -> None:
@@ -90,19 +93,33 @@ class ModelWorker:
 
     def publish_version(self, version: int) -> None:
         """Report that a version of what this role makes can be fetched (R23)."""
-        self._code.tell_version(self, version_of("publish_version", version), published=True)
+        number = version_of("publish_version", version)
+        self._code.tell(self, io.WorkerPublished(self.replica, self.attempt, self.local_rank, number))
 
     def acknowledge_version(self, version: int) -> None:
         """Report that this worker uses a version of the role that its own role needs (R23)."""
-        self._code.tell_version(self, version_of("acknowledge_version", version), published=False)
+        number = version_of("acknowledge_version", version)
+        self._code.tell(self, io.WorkerAcknowledged(self.replica, self.attempt, self.local_rank, number))
 
     def random(self, purpose: str, n: int = 0, *, shared: bool = False) -> random.Random:
         """Return a stream of random numbers, the same in every attempt: see `Context.random`."""
         return stream_of(self.info, self._seed, purpose, n, shared)
 
+    def samples(self, dataset_size: int, *, global_batch: int, **options: Any) -> Samples:
+        """Return which samples each step uses; the controller hears of it as in a real run (R25)."""
+        return Samples(
+            dataset_size, global_batch=global_batch, **options, identity=lambda: self.info, report=self._tell_sampling
+        )
+
+    def _tell_sampling(self, message: dict[str, Any]) -> None:
+        told = dict(message["sampling"])
+        begin, rank, ranks = (told.pop(name) for name in ("begin", "rank", "ranks"))
+        who = (self.replica, self.attempt, self.local_rank)
+        self._code.tell(self, io.WorkerSampling(*who, begin, rank, ranks, Sampling(**told)))
+
     def consume(self, *samples: object) -> None:
         """Note that this rank uses these samples in the present step; TypeError for one that is not hashable."""
-        self.samples.extend(map(sample_of, samples))
+        self.consumed.extend(map(sample_of, samples))
 
     def log(self, **values: object) -> None:
         """Note copies of these values as logged in the present step; a name that is logged again is replaced."""

@@ -185,14 +185,14 @@ class UserCode:
         self._at_ns = at
         self.played.calls += 1
         for worker in playing.workers:
-            worker.samples, worker.logged = [], {}
+            worker.consumed, worker.logged = [], {}
             parts.append(self.ask(playing, worker, worker.model.step, step, at=at))
         for worker in playing.workers:
             if hasattr(worker.model, "combine"):
                 self.ask(playing, worker, combine, worker.model, step, parts, at=at)
         if playing.has_failed:
             return
-        samples = tuple(sample for worker in playing.workers for sample in worker.samples)
+        samples = tuple(sample for worker in playing.workers for sample in worker.consumed)
         first = playing.workers[0]
         self.played.steps[playing.world][step] = PlayedStep(first.info.generation, samples, first.logged)
         playing.done += 1
@@ -309,19 +309,17 @@ class UserCode:
                 self.saves.steps.pop(world, None)  # whoever can read it still may go back behind it
             self.disk.damage(role, found[int(draw(self.ctx.seed, spec, "damage") * len(found))], how)
 
-    def tell_version(self, worker: ModelWorker, version: int, *, published: bool) -> None:
-        """Pass a version of a model to its agent, at the time of the step, unless the worker has ended (R23)."""
-        kind = io.WorkerPublished if published else io.WorkerAcknowledged
-        event = kind(worker.replica, worker.attempt, worker.local_rank, version)
+    def tell(self, worker: ModelWorker, event: io.WorkerInput) -> None:
+        """Pass what a model reports to its agent, at the time of the step, unless the worker has ended."""
 
-        def tell() -> None:
+        def tell_now() -> None:
             node = self.nodes[worker.start.node]
             if worker.local_rank in node.workers.get((worker.replica, worker.attempt), ()):
                 node.tell(event)
-                if published and self.on_version is not None:
-                    self.on_version(worker.start, version)
+                if isinstance(event, io.WorkerPublished) and self.on_version is not None:
+                    self.on_version(worker.start, event.version)
 
-        self.ctx.queue.at(max(self._at_ns, self.ctx.queue.now), tell)
+        self.ctx.queue.at(max(self._at_ns, self.ctx.queue.now), tell_now)
 
     # services
 

@@ -1,0 +1,98 @@
+"""The ledger of samples (R25): which steps are in the latest checkpoint of a world, and who took their samples.
+
+`worker.samples()` makes the samples of a step a function of its number, and each worker reports from which step on it
+takes them. So the ledger needs no list of samples. A step counts once a checkpoint that contains it is committed. A
+generation that goes on from an older step takes that of later steps back, which are done again.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from flowdist.control.job.parts import Counted, Drawing
+from flowdist.control.job.state import JobState, Replica, World
+from flowdist.control.protocol import events as ev
+
+
+def note_sampling(job: JobState, replica: Replica, event: ev.ReplicaSampling) -> None:
+    """Record that a worker takes the samples of the steps from `event.begin` on, and say what is wrong with that.
+
+    All workers of a generation have to take them from the same step on, by the same rule.
+    """
+    world = job.worlds[replica.world]
+    of = world.drawing
+    if of is None or of.generation != world.generation:
+        world.drawing = Drawing(
+            world.generation, event.begin, event.sampling, event.ranks, replica.id, {event.rank: None}
+        )
+        _judge_begin(job, world, event)
+        return
+    of.seen[event.rank] = None
+    if (event.begin, event.sampling, event.ranks) == (of.begin, of.sampling, of.ranks) or of.differs:
+        return
+    of.differs = True
+    job.note(
+        "samples_differ", replica.id,
+        f"the ranks of {world.name} do not take the same samples: {replica.id} takes {_words(event)}, and {of.first} "
+        f"{_words(of)}", "error",
+    )  # fmt: skip
+
+
+def count_samples(world: World, step: int) -> None:
+    """Record that the steps below `step` are in the checkpoint that the present generation has committed."""
+    of = world.drawing
+    if of is None or of.generation != world.generation:
+        return
+    ledger = world.ledger
+    if not ledger or ledger[-1].generation != of.generation:
+        ledger[:] = _until(ledger, of.begin)
+        ledger.append(Counted(of.generation, of.begin, step, of.sampling, len(of.seen), of.ranks, of.differs))
+        return
+    ledger[-1] = ledger[-1]._replace(end=step, seen=len(of.seen), differs=of.differs)
+
+
+def why_not_once(ledger: list[Counted]) -> list[str]:
+    """Return why a ledger does not show that each sample was used once in each epoch; empty if it does."""
+    found = []
+    for each in ledger:
+        of = f"generation {each.generation}"
+        if each.differs:
+            found.append(f"the ranks of {of} did not take the same samples")
+        if each.seen < each.ranks:
+            found.append(f"{each.seen} of the {each.ranks} ranks of {of} have reported which samples they took")
+    for before, after in pairwise(ledger):
+        if after.begin > before.end:
+            found.append(f"no committed checkpoint contains the steps from {before.end} to {after.begin}")
+        if rule_of(before.sampling) != rule_of(after.sampling):
+            found.append(f"generation {after.generation} took other samples than generation {before.generation}")
+    return found
+
+
+def rule_of(sampling: ev.Sampling) -> tuple[object, ...]:
+    """Return what decides which samples a step takes. The size of its micro-batches does not."""
+    return (sampling.dataset_size, sampling.global_batch, sampling.seed, sampling.shuffle)
+
+
+def _judge_begin(job: JobState, world: World, event: ev.ReplicaSampling) -> None:
+    """Say once in a generation that it leaves out steps: no checkpoint contains them."""
+    committed = world.ledger[-1].end if world.ledger else None
+    if committed is not None and event.begin > committed:
+        job.note(
+            "samples_left_out", world.name,
+            f"{world.name} takes samples from step {event.begin} on, and the last committed checkpoint has step "
+            f"{committed}: the steps between them are in no committed checkpoint", "error",
+        )  # fmt: skip
+
+
+def _until(ledger: list[Counted], step: int) -> list[Counted]:
+    """Return what counts of a ledger below a step."""
+    return [each._replace(end=min(each.end, step)) for each in ledger if each.begin < step]
+
+
+def _words(event: ev.ReplicaSampling | Drawing) -> str:
+    of = event.sampling
+    order = f"with seed {of.seed}" if of.shuffle else "without shuffling"
+    return (
+        f"{of.global_batch} of {of.dataset_size} a step, {of.micro_batch} at once, {order}, from step {event.begin} on "
+        f"as one of {event.ranks} ranks"
+    )

@@ -1,0 +1,1 @@
+"""The same run on real processes, whatever dies: `python -m tests.samerun --runs 100`."""
