@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ from typing import Literal
 
 from flowdist.prove.calls import NOT_CARRIED_OUT
 from flowdist.prove.history import Call, Run, Worker
-from flowdist.prove.watched import Place, Watched
+from flowdist.prove.watched import Place, Watched, without_numbers
 
 On = Literal["call", "step", "read", "end"]
 When = Literal["before", "after", "half"]
@@ -130,7 +129,7 @@ def _tried(watched: Watched) -> dict[int, list[Place]]:
         for worker in sorted({place.worker for place in save.places}):
             mine = [place for place in save.places if place.worker == worker]
             calls = [watched.first(worker).calls[place.at] for place in mine]
-            does = [(call.kind, re.sub(r"\d+", "0", call.path)) for call in calls]
+            does = [(call.kind, without_numbers(call.path)) for call in calls]
             new = [at for at, each in enumerate(does) if known[each] < (1 if each[0] == "unlink" else SAVES)]
             found += mine if number <= SAVES else mine[new[0] :] if new else []
             seen.update(does)

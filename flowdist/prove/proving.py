@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flowdist.prove.chain import LONGEST, Queue, came, is_as_planned
-from flowdist.prove.compare import ROUNDING, Ends, Finding, began_at, findings, lag_of, reached_save, sums_differ
+from flowdist.prove.compare import ROUNDING, Ends, Finding, began_at, findings, reached_save, sums_differ
 from flowdist.prove.contents import first_difference
 from flowdist.prove.folder import CannotProve, Folder
 from flowdist.prove.history import Call, Run, Step, Worker
@@ -22,6 +22,7 @@ from flowdist.prove.watched import (
     Names,
     Roles,
     Watched,
+    files_read,
     keep_common,
     made_at_first,
     paths_of,
@@ -148,9 +149,8 @@ class Prover:
         )
         kill = Kill(first, "step", between) if between else Kill(first, "end")
         killed = lane.play([kill], within_s=self._within_s)
-        watched = Watched(clean, saved_files(clean, killed))
+        watched = Watched(clean, saved_files(clean, killed), files_read(killed))
         watched.stateless = stateless_roles(killed, watched, self._roles.loners)
-        watched.lag = lag_of(watched, killed)
         self._changing = frozenset(self._ends(watched, _files(self._own / "again"), lane).differ)
         found = points(watched, killed, between, first, power=self._power, sizes=self._roles.sizes)
         if self._role is not None:
