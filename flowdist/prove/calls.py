@@ -65,7 +65,7 @@ _OF_DESCRIPTOR = frozenset(
 )
 
 COMMIT = "commit"  # the name of worker.commit(path), which is no call of the kernel, but changes what a restart reads
-NOT_CARRIED_OUT = ("sendfile", "copy_file_range", "fallocate", COMMIT)  # calls that `carry_out` leaves undone
+NOT_CARRIED_OUT = ("sendfile", "copy_file_range", "fallocate")  # calls that `carry_out` leaves undone
 END = "exit"  # the name of the call by which a process ends
 
 

@@ -18,6 +18,7 @@ When = Literal["before", "after", "half"]
 SAVES = 2  # so many saves are tried in which a call of one kind on files of one name comes
 SAVES_MAX = 6
 AND = " + "  # between the names of points that come in one run
+STEPS_MAX = 12  # steps all over the run that are tried if no save is seen
 _ALIKE = 3  # calls of one kind on one file that are tried: the first, the last and one between
 
 
@@ -186,7 +187,7 @@ def _point(number: int, place: Place, calls: list[Call], when: When) -> Point:
 
 
 def _at_steps(watched: Watched, worker: Worker) -> Iterator[Point]:
-    """Yield the points between saves, at the last step, and at the end."""
+    """Yield the points between saves, or all over a run of which no save is seen, at the last step, and at the end."""
     saves = [save.step for save in watched.saves]
     for number, step in enumerate(saves[:SAVES], start=1):
         following = saves[number] if number < len(saves) else watched.steps
@@ -194,6 +195,10 @@ def _at_steps(watched: Watched, worker: Worker) -> Iterator[Point]:
             yield _step((step + following + 1) // 2, worker)
     if saves and saves[0] > 1:
         yield _step(saves[0] // 2 or 1, worker)
+    if not saves:
+        count = min(STEPS_MAX, watched.steps)
+        for step in reversed(range(count)):
+            yield replace(_step(1 + step * watched.steps // count, worker), about="at a step")
     if watched.steps:
         yield Point("last step", "the last step", (Kill(worker, "step", watched.steps),))
     yield Point("end", "the end", (Kill(worker, "end"),))

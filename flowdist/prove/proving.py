@@ -55,6 +55,7 @@ class Proof:
     watched: Watched
     points: list[Point]
     uneven: str = ""  # how two runs without a fault differ; empty: they do not
+    coarse: str = ""  # why no call is stopped, so that no kill comes inside a save; empty: calls are
     left_alone: tuple[str, ...] = ()  # entries of the user's folder that each run begins without
     tried: list[Tried] = field(default_factory=list)
     unsteady: list[tuple[Point, Finding]] = field(default_factory=list)  # found once, and not when it was tried again
@@ -158,7 +159,10 @@ class Prover:
         if not watched.steps and not watched.saves:
             help = "call flowdist.worker.progress(step) if it takes steps without an optimizer of torch"
             raise CannotProve("the script takes no step, and saves nothing that a restart reads", help=help)
+        if lane.coarse and self._power:
+            raise CannotProve(f"--power needs to see what a script writes: {lane.coarse}", help="leave it out")
         proof = Proof(self._script, len(clean.attempts), watched, found, _first_unequal(clean, other))
+        proof.coarse = lane.coarse
         proof.left_alone = tuple(sorted(self._left_out))
         return proof
 
@@ -378,6 +382,7 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 def _rename(run: Run, name_of: Callable[[str], str]) -> None:
+    run.written = set(map(name_of, run.written))
     for attempts in run.attempts.values():
         for attempt in attempts:
             attempt.calls = [call.named(name_of) for call in attempt.calls]
@@ -390,7 +395,7 @@ def _between(clean: Run) -> int:
     apart = [step for at, step in enumerate(steps) if at == 0 or step > steps[at - 1] + 1]
     if len(apart) > 1:
         return apart[1]
-    return min(total, (apart[0] + total + 1) // 2) if apart else total
+    return min(total, ((apart[0] if apart else 0) + total + 1) // 2)
 
 
 def _first_unequal(one: Run, other: Run) -> str:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from flowdist.prove.calls import COMMIT
 from flowdist.prove.history import Attempt, Call, Run, Worker
 
 
@@ -87,7 +88,7 @@ def made_at_first(run: Run) -> frozenset[str]:
 def paths_of(run: Run) -> set[str]:
     """Return all paths that a run has changed."""
     calls = [call for attempts in run.attempts.values() for attempt in attempts for call in attempt.calls]
-    return {path for call in calls for path in (call.path, call.target) if path}
+    return {path for call in calls for path in (call.path, call.target) if path} | run.written
 
 
 class Roles(NamedTuple):
@@ -229,7 +230,7 @@ class _Part:
     """Calls of a save after one step, or several up to the `last`.
 
     `changed` are the files that they change, by worker, and `opened` those of them that they open. `brought` are names
-    that they open or rename to, and `made` names of all that is there afterwards. A name is a path without its
+    that they open, rename to or commit, and `made` names of all that is there afterwards. A name is a path without its
     numbers, which is the same in each save.
     """
 
@@ -239,7 +240,8 @@ class _Part:
         self.changed = {(worker, call.path) for worker, call in calls}
         self.opened = {(worker, call.path) for worker, call in calls if call.kind == "open"}
         targets = {(worker, call.target) for worker, call in calls if call.target}
-        self.brought = {(worker, without_numbers(path)) for worker, path in self.opened | targets}
+        commits = {(worker, f"{COMMIT} {call.path}") for worker, call in calls if call.kind == COMMIT}
+        self.brought = {(worker, without_numbers(path)) for worker, path in self.opened | targets | commits}
         left = {(worker, call.path) for worker, call in calls if call.kind != "unlink"}
         self.made = {without_numbers(path) for _, path in left | targets}
 

@@ -23,6 +23,11 @@ def opening(proof: Proof) -> str:
 
 def notes(proof: Proof) -> Iterator[str]:
     """Yield what a user has to know before the points are tried."""
+    if proof.coarse:
+        yield (
+            f"points are coarser here: {proof.coarse}; workers are killed at steps, commits and reads, and never "
+            "inside a save, so that no torn save is found"
+        )
     for name in proof.left_alone:
         yield f"{name} of your folder is left alone: each run begins without it"
     if proof.uneven:
@@ -95,6 +100,7 @@ def as_dict(proof: Proof, again: Callable[[str], str]) -> dict[str, Any]:
         "saves": [{"step": save.step, "calls": len(save.places)} for save in proof.watched.saves],
         "saved": sorted(proof.watched.saved),
         "uneven": proof.uneven,
+        "coarse": proof.coarse,
         "rounds": proof.rounds,
         "left_alone": list(proof.left_alone),
         "points": [point.name for point in proof.points],
