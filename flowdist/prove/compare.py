@@ -117,7 +117,7 @@ def _not_ended(watched: Watched, run: Run, point: Point) -> Finding:
     kill = point.kills[0]
     place = run.place(f"write {kill.path}", *run.reads())
     if run.outcome == "hung":
-        return Finding("hang", "the job hangs after the restart, until somebody ends it", place)
+        return Finding("hang", f"the job hangs after the restart, and waits for {run.waits}", place)
     error = run.error or "a worker ends by itself"
     if kill.on == "call" and watched.is_saved(kill.path):
         return Finding("torn save", f"the job cannot resume: {error}", place)

@@ -111,6 +111,7 @@ class Run:
     outcome: Outcome = "ended"
     kills: int = 0  # how many of the planned kills came
     written: set[str] = field(default_factory=set)
+    waits: str = ""  # of a run that hangs: for whom, in words
     seconds: float = 0.0
 
     @property

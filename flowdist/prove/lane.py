@@ -72,6 +72,7 @@ class Lane:
         self._runs, self._run_id = own.parent / RUNS, ""
         self._sizes: dict[str, int] = {}  # replicas of the roles whose number was changed
         self._usual: dict[str, int] = {}  # what they had before
+        self._heard = 0.0  # when something has happened last
         self.coarse = ""  # why the kernel stops no call; empty: it does
         self._is_first = True  # no worker has begun yet
         self._in_tmp: set[str] = set()  # entries of the temporary folder that stay
@@ -114,7 +115,8 @@ class Lane:
     def play(self, kills: Iterable[Kill] = (), *, within_s: float) -> Run:
         """Run the script once, with these kills one after the other, and return what was seen.
 
-        A run hangs if nothing happens for `within_s` seconds, or if it takes `LONGEST` times as long.
+        A run hangs if nothing happens for `within_s` seconds, or if it takes `LONGEST` times as long. That a worker
+        reads or lists what it has read before is nothing: it may wait for a file to change.
 
         Raises:
             CannotProve: The job cannot go on, or the script writes a file that is not in its folder.
@@ -122,13 +124,13 @@ class Lane:
         """
         self._reset()
         self._run, self._kills = Run(), tuple(kills)
-        began = heard = time.monotonic()
+        began = self._heard = time.monotonic()
         self._release()
         while not self._is_over():
-            has_happened, now = self._turn(), time.monotonic()
-            heard = now if has_happened else heard
-            if now - heard > within_s or now - began > LONGEST * within_s:
-                self._run.outcome = "hung"
+            self._turn()
+            now = time.monotonic()
+            if now - self._heard > within_s or now - began > LONGEST * within_s:
+                self._run.outcome, self._run.waits = "hung", self._waits()
                 break
         if self.coarse:
             self._note_written(self.folder.unnoted())
@@ -149,6 +151,12 @@ class Lane:
             and roles[each.worker.role] >= self._loners.get(each.worker.role, 0) * each.world_size
             for each in tasks
         )
+
+    def _waits(self) -> str:
+        """Return for which workers the run waits, and how far they came, in words."""
+        waiting = sorted((m for m in self._members if self._is_task(m) and not m.is_held), key=lambda m: m.worker)
+        steps = [f"{m.worker}, which has {m.attempt.done_steps} steps behind it" for m in waiting if m.attempt]
+        return "; ".join(steps) or "workers to start"
 
     def _is_task(self, member: Member) -> bool:
         return self._tasks is None or member.worker.role in self._tasks
@@ -195,14 +203,12 @@ class Lane:
                 with contextlib.suppress(OSError):
                     (shutil.rmtree if entry.is_dir() and not entry.is_symlink() else os.unlink)(entry)
 
-    def _turn(self) -> bool:
-        """Handle what has happened, and return whether anything has."""
-        found = self._selector.select(_TURN_S)
-        for key, _ in found:
+    def _turn(self) -> None:
+        """Handle what has happened."""
+        for key, _ in self._selector.select(_TURN_S):
             key.data()
         if self._job.poll() is not None:
             raise self._why_ended()
-        return bool(found)
 
     def _why_ended(self) -> CannotProve:
         """Return the error for a job that has ended, which it does not do by itself."""
@@ -216,6 +222,7 @@ class Lane:
     def _accept(self) -> None:
         member = Member(self._gate.accept()[0], self._loners)
         self._members.add(member)
+        self._heard = time.monotonic()
         self._selector.register(member.link, selectors.EVENT_READ, lambda: self._hear(member))
 
     def _hear(self, member: Member) -> None:
@@ -249,6 +256,8 @@ class Lane:
 
     def _told(self, member: Member, attempt: Attempt, message: dict[str, Any]) -> None:
         """Handle what a worker says of what it does, and answer if it waits for that."""
+        if not self._is_known(attempt, message):
+            self._heard = time.monotonic()
         match message.pop("kind"):
             case "listener":
                 pass
@@ -260,6 +269,17 @@ class Lane:
             case kind:
                 if self._may_go_on(member, attempt, kind, message):
                     member.say()
+
+    def _is_known(self, attempt: Attempt, message: dict[str, Any]) -> bool:
+        """Return whether a worker reads or lists what it has read or listed before."""
+        match message["kind"]:
+            case "read":
+                path = self._relative(message["path"])
+                return path in attempt.reads or path in attempt.opened
+            case "listed":
+                return self._relative(message["path"]) in attempt.listed
+            case _:
+                return False
 
     def _may_go_on(self, member: Member, attempt: Attempt, kind: str, message: dict[str, Any]) -> bool:
         """Note what a worker that waits is about to do, or has done; return whether it may go on."""
@@ -361,6 +381,7 @@ class Lane:
 
     def _changes(self, member: Member, attempt: Attempt, stop: calls.Stop | None, call: Call) -> bool:
         """Note a call that changes a file of the run, or commits one; return whether a kill comes in its place."""
+        self._heard = time.monotonic()
         call = call._replace(steps=attempt.done_steps or self._steps_of_job())
         if call.steps and not attempt.steps and not attempt.is_behind and self._is_resumed(member) and self.behind:
             _, attempt.calls = self.behind(self._run, member.worker)

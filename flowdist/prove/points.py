@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ On = Literal["call", "step", "read", "end"]
 When = Literal["before", "after", "half"]
 SAVES = 2  # so many saves are tried in which a call of one kind on files of one name comes
 SAVES_MAX = 6
+TELLING = 24  # points that come first whatever the seed is
 AND = " + "  # between the names of points that come in one run
 STEPS_MAX = 12  # steps all over the run that are tried if no save is seen
 _ALIKE = 3  # calls of one kind on one file that are tried: the first, the last and one between
@@ -114,6 +116,13 @@ def points(
             for point in whole
         ]
     return list({point.name: point for point in found}.values())
+
+
+def seeded(points: Sequence[Point], seed: int) -> list[Point]:
+    """Return points, the most telling first, the others in an order that the seed decides."""
+    others = list(points[TELLING:])
+    random.Random(seed).shuffle(others)
+    return [*points[:TELLING], *others]
 
 
 def _tried(watched: Watched) -> dict[int, list[Place]]:

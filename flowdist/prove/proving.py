@@ -60,6 +60,7 @@ class Proof:
     tried: list[Tried] = field(default_factory=list)
     unsteady: list[tuple[Point, Finding]] = field(default_factory=list)  # found once, and not when it was tried again
     rounds: bool = False  # gradients of a restart differ by the order in which they are summed up
+    seed: int | None = None  # of the order of the points after the most telling ones
     skipped: int = 0  # points that the budget has left out
     seconds: float = 0.0
 
@@ -367,7 +368,7 @@ def _behind(watched: Watched, run: Run, worker: Worker) -> tuple[int, list[Call]
 def _checked(lane: Lane, run: Run) -> Run:
     """Return a run without a fault; raise CannotProve if it did not end well."""
     if run.outcome == "hung":
-        raise CannotProve(f"without any fault, the script hangs:\n{lane.output}")
+        raise CannotProve(f"without any fault, the script hangs, and waits for {run.waits}:\n{lane.output}")
     if _failed(run):
         raise CannotProve(f"without any fault, the script fails: {run.error}\n{lane.output}")
     return run

@@ -12,14 +12,13 @@ import pytest
 
 from flowdist.prove import calls
 from tests.prove import forbidding
+from tests.prove.scripts.planted import BUGS
 from tests.prove.test_prove import SCRIPT, planted
 
 pytestmark = pytest.mark.real
 
-COMMITS = (
-    '        os.replace(f"out/{rank}.new", f"out/{rank}.json")',
-    '        os.replace(f"out/{rank}.new", f"out/{rank}.json")\n        worker.commit(f"out/{rank}.json", step=step + 1)',
-)
+PUBLISHED = 'os.replace(f"out/{rank}.new", f"out/{rank}.json")'
+COMMITS = (PUBLISHED, f'{PUBLISHED}; worker.commit(f"out/{{rank}}.json", step=step + 1)')
 
 
 def proved(folder: Path, *options: str) -> dict[str, Any]:
@@ -41,7 +40,9 @@ def test_the_kernel_refuses_the_filter_there() -> None:
 def test_a_right_script_shows_nothing_at_steps_and_reads(tmp_path: Path) -> None:
     answer = proved(planted(tmp_path))
     assert answer["found"] == [] and "Operation not permitted" in answer["coarse"] and answer["saved"] == ["out"]
-    assert len([name for name in answer["points"] if name.startswith("step")]) == 13  # each step, and one twice in a row
+    assert (
+        len([name for name in answer["points"] if name.startswith("step")]) == 13
+    )  # each step, and one twice in a row
     assert {"last step", "end", "step1:twice", "restore:trainer.0:read1:out/0.json"} < set(answer["points"])
     assert all(tried["came"] for tried in answer["tried"] if not tried["point"].startswith("restore:trainer.1"))
 
@@ -65,6 +66,24 @@ def test_a_commit_is_a_point_before_and_after(tmp_path: Path) -> None:
 def test_what_a_restart_does_wrong_is_found(tmp_path: Path, right: str, wrong: str, kind: str) -> None:
     (found, *_) = proved(planted(tmp_path, (right, wrong)), "--fail-fast")["found"]
     assert found["kind"] == kind
+
+
+def test_a_file_that_a_child_has_written_belongs_to_the_save(tmp_path: Path) -> None:
+    """No hook of Python sees it: the folder is searched for it."""
+    moved = ('os.replace(f"out/{rank}.new", f"out/{rank}.json")', 'os.system(f"mv out/{rank}.new out/{rank}.json")')
+    answer = proved(planted(tmp_path, moved), "--only", "step6")
+    assert answer["found"] == [] and answer["saved"] == ["out"] and answer["tried"][0]["came"]
+
+
+def test_a_sampler_that_has_lost_its_position_is_found(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    _, script, _, replacements, _ = next(bug for bug in BUGS if bug[1] == "ddp.py" and bug[2] == "samples")
+    text = (Path(__file__).parent / "scripts" / script).read_text()
+    for old, new in replacements:
+        text = text.replace(old, new)
+    (tmp_path / "train.py").write_text(text)
+    (found, *_) = proved(tmp_path, "--fail-fast")["found"]
+    assert found["kind"] == "data again"
 
 
 def test_a_script_that_ends_by_other_ways_is_held_at_its_end(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_a_job_that_cannot_resume_says_with_which_error_and_where_it_wrote() -> 
     run.attempts[RANKS[0]][0].places["write ckpt/12.tmp"] = "train.py:88"
     (finding,) = findings(watched(), run, POINT, NOTHING)
     assert finding == Finding("torn save", "the job cannot resume: EOFError: Ran out of input", "train.py:88")
-    run.outcome = "hung"
+    run.outcome, run.waits = "hung", "default.0"
     assert shown(run) == ["hang"]
 
 

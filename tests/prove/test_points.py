@@ -7,7 +7,7 @@ import pytest
 
 from flowdist.prove.compare import reached_save
 from flowdist.prove.history import Attempt, Call, Run
-from flowdist.prove.points import Kill, points
+from flowdist.prove.points import TELLING, Kill, Point, points, seeded
 from flowdist.prove.watched import Names, Watched, keep_common, saved_files
 from tests.prove.histories import EVERY, RANKS, STEPS, resumed, save, watched
 
@@ -57,6 +57,14 @@ def test_of_many_writes_to_one_file_three_are_points() -> None:
     assert [name for name in found if name.startswith("save2:default.0:write") and name.endswith(":before")] == [
         f"save2:default.0:write{nth}:ckpt/8.tmp:before" for nth in ("", "26", "50")
     ]
+
+
+def test_seeds_keep_the_most_telling_points_first_and_take_the_others_in_other_orders() -> None:
+    plain = [Point(f"p{at}", "", ()) for at in range(100)]
+    orders = [seeded(plain, seed) for seed in (0, 1)]
+    for order in orders:
+        assert order[:TELLING] == plain[:TELLING] and sorted(order, key=plain.index) == plain
+    assert orders[0] != orders[1] != plain and orders[1] == seeded(plain, 1)
 
 
 def test_a_kill_is_at_the_nth_call_of_its_kind_on_its_file() -> None:
