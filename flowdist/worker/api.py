@@ -242,6 +242,7 @@ def latest(of: str | None = None) -> Path | None:
     Args:
         of: The role, `"trainer"`, or the replica of a role without gang, `"ps/0"`, whose checkpoint is wanted, as by an
             evaluator. None: this worker's own. Without flowdist `of` is ignored: all checkpoints are this worker's.
+            A worker does not know which roles there are: for a wrong name, too, the answer is None.
 
     Raises:
         RuntimeError: if the file that names the checkpoint is damaged. There may be a checkpoint then, so that to begin

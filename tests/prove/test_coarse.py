@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from flowdist.prove import calls
+from tests.choosing import few
 from tests.prove import forbidding
 from tests.prove.scripts.planted import BUGS
 from tests.prove.test_prove import SCRIPT, planted
@@ -56,12 +57,14 @@ def test_a_commit_is_a_point_before_and_after(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("right", "wrong", "kind"),
-    [
-        ("random.setstate((state[0]", "# ((state[0]", "the end"),
-        ("begun, total, state = json", "begun, _, state = json", "the end"),
-        ('os.path.exists(f"out/{rank}.json")', "False", "no resume"),
-        ("range(begun, 12)", "range(min(begun + 1, 12), 12)", "steps"),
-    ],
+    few(
+        [
+            ("random.setstate((state[0]", "# ((state[0]", "the end"),
+            ('os.path.exists(f"out/{rank}.json")', "False", "no resume"),
+            ("begun, total, state = json", "begun, _, state = json", "the end"),
+            ("range(begun, 12)", "range(min(begun + 1, 12), 12)", "steps"),
+        ]
+    ),
 )
 def test_what_a_restart_does_wrong_is_found(tmp_path: Path, right: str, wrong: str, kind: str) -> None:
     (found, *_) = proved(planted(tmp_path, (right, wrong)), "--fail-fast")["found"]
