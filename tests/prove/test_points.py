@@ -109,7 +109,7 @@ def in_background(after: int, *delays: int) -> list[Call]:
     return [call._replace(steps=step) for step, some in zip(steps, calls, strict=True) for call in some]
 
 
-@pytest.mark.parametrize("read", [(), ("ckpt/latest", "ckpt/step_4/data")])
+@pytest.mark.parametrize("read", [(), ("ckpt/latest", "ckpt/step_4/data"), ("ckpt/step_4/data",)])
 @pytest.mark.parametrize("delays", [(0, 2, 2), (2, 2, 2), (0, 1, 3), (0, 0, 0)])
 def test_the_parts_of_a_save_in_the_background_are_one_save(delays: tuple[int, ...], read: tuple[str, ...]) -> None:
     """A busy machine lets a step pass without a call of the threads that write: the file alone is no complete save."""
@@ -120,6 +120,23 @@ def test_the_parts_of_a_save_in_the_background_are_one_save(delays: tuple[int, .
     files = [call for call in in_background(4, *delays) if "step_4" in call.path]
     killed = Run({rank: [Attempt(calls=files if rank == RANKS[0] else [], done=9)] for rank in RANKS}, kills=1)
     assert reached_save(script, killed) == 0
+
+
+def test_commits_alone_are_a_save_each() -> None:
+    """No other call is seen where the kernel stops none."""
+    run = watched().clean
+    run.attempts[RANKS[0]][0].calls = [Call("commit", f"ckpt/{after}.pt", "", 0, after) for after in (4, 5, 8)]
+    assert [each.step for each in Watched(run, frozenset({"ckpt"})).saves] == [4, 5, 8]
+
+
+def test_it_does_not_matter_which_rank_makes_the_folder_of_a_save() -> None:
+    made = Call("mkdir", "ckpt/8", "", 0, 8)
+    script = watched()
+    script.clean.attempts[RANKS[0]][0].calls.insert(4, made)
+    script = Watched(script.clean, frozenset({"ckpt"}))
+    killed = resumed(8)
+    killed.attempts[RANKS[1]][0].calls.append(made)
+    assert [each.step for each in script.saves] == [4, 8, 12] and reached_save(script, killed) == 8
 
 
 def test_what_nobody_reads_in_a_restart_is_no_save_of_its_own() -> None:
