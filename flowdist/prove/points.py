@@ -128,9 +128,8 @@ def seeded(points: Sequence[Point], seed: int) -> list[Point]:
 def _tried(watched: Watched) -> dict[int, list[Place]]:
     """Return the calls that are tried, by the number of their save.
 
-    These are the first two saves, and a later one from the first call on that fewer of them make: a save in the
-    background comes in two parts, and the first to remove an old checkpoint is often the third. Of removals one is
-    enough.
+    These are the first two saves, and a later one from the first call on that fewer of them make: the first to remove
+    an old checkpoint is often the third. Of removals one is enough.
     """
     known, chosen = Counter[tuple[str, str]](), dict[int, list[Place]]()
     for number, save in enumerate(watched.saves, start=1):

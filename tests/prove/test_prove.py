@@ -220,6 +220,12 @@ def test_a_restart_that_looks_at_a_file_again_and_again_is_a_hang_as_soon(tmp_pa
     assert [found["kind"] for found in answer["found"]] == ["hang"] and answer["tried"][0]["seconds"] < 20
 
 
+def test_a_script_that_hangs_without_a_fault_is_refused_with_the_worker_that_is_waited_for(tmp_path: Path) -> None:
+    polls = "begun, total = 0, 0.0\nwhile rank: open('train.py').read(); __import__('time').sleep(0.01)\n"
+    (problem,) = proved(planted(tmp_path, ("begun, total = 0, 0.0", polls)), "--within", "5s")["problems"]
+    assert "the script hangs, and waits for trainer.1, which has 0 steps behind it" in problem["message"]
+
+
 def test_what_no_kill_shows_alone_is_found_where_two_come_in_one_run(tmp_path: Path) -> None:
     """After a restart each save but the last is wrong, and only a second restart reads one of these."""
     text = "[step + 1, total, random", "[step + 1, total + (begun > 0 and step < 8), random"
