@@ -79,8 +79,8 @@ class Distributed:
 
 
 def publish(version: int, weights: cart.Weights) -> None:
-    """Commit the weights as the latest checkpoint, remove the one before, and publish the version."""
-    before, path = worker.latest(), worker.checkpoint_dir() / f"weights-{version}.json"
+    """Commit the weights as the latest checkpoint, remove the others, and publish the version."""
+    path = worker.checkpoint_dir() / f"weights-{version}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         json.dump({"version": version, "weights": weights}, file)
@@ -88,8 +88,9 @@ def publish(version: int, weights: cart.Weights) -> None:
         os.fsync(file.fileno())
     if worker.commit(path, step=version):
         worker.publish_version(version)
-        if before is not None and before != path:
-            before.unlink(missing_ok=True)
+        for other in path.parent.glob("weights-*.json"):  # the one before, and what a killed learner has left
+            if other != path:
+                other.unlink()
 
 
 def take(version: int) -> list[dict[str, Any]]:
@@ -108,7 +109,9 @@ def main() -> None:
     saved = json.loads(Path(path).read_text()) if path is not None else {"version": 0, "weights": [0.0] * 5}
     version = saved["version"]
     policy = Distributed(saved["weights"]) if info.world_size > 1 else Plain(saved["weights"])
-    if info.rank == 0:
+    if path is not None:
+        worker.publish_version(version)  # what is committed stays as it is: actors may be reading it
+    elif info.rank == 0:
         publish(version, policy.weights)
     while version < updates and not worker.should_stop(version):
         until = time.monotonic() + UPDATE_S

@@ -147,12 +147,15 @@ def _may_be_topology(path: Path) -> bool:
         return False
 
 
-def check_runnable(path: Path) -> None:
-    """Check that a topology or script exists (FD140) and is valid Python (FD141); else raise TopologyProblems."""
+def check_runnable(path: Path, example: str = "run train.py --replicas 2") -> None:
+    """Check that a topology or script exists (FD140) and is valid Python (FD141); else raise TopologyProblems.
+
+    `example` is the command line, without `flowdist`, that is shown to somebody who has named no file.
+    """
     try:
         text = path.read_bytes()
     except (FileNotFoundError, ValueError):  # as in `_read`
-        help = _similar_file(path, lambda _: True) or "name a topology, or a script: flowdist run train.py --replicas 2"
+        help = _similar_file(path, lambda _: True) or f"name a topology, or a script: flowdist {example}"
         problem = Problem("FD140", f"no script or topology file {str(path)!r}", help, CLI)
         raise TopologyProblems([problem], "on the command line") from None
     except OSError:

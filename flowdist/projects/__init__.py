@@ -16,8 +16,8 @@ from flowdist.errors import FlowdistError
 
 TEMPLATES = ("ddp", "ps", "rl")
 NEEDS_TORCH = ("ddp",)  # templates whose scripts import torch
-# Parameters of a short job, for `flowdist prove`. An actor of "rl" may read a version that is being written.
-PROVED = {"ddp": "-p nodes=2 -p steps=120", "ps": "-p steps=60"}
+# Parameters of a short job, for `flowdist prove`.
+PROVED = {"ddp": "-p nodes=2 -p steps=120", "ps": "-p steps=60", "rl": "-p steps=12"}
 
 
 def write_project(folder: Path, template: str) -> list[Path]:
@@ -49,9 +49,7 @@ def write_project(folder: Path, template: str) -> list[Path]:
 
 def _filled(text: str, name: str, template: str) -> str:
     packages = " torch" if template in NEEDS_TORCH else ""
-    lines = [line for line in text.splitlines(keepends=True) if "PARAMETERS" not in line or template in PROVED]
-    parameters = PROVED.get(template, "")
-    return "".join(lines).replace("NAME", name).replace("PACKAGES", packages).replace("PARAMETERS", parameters)
+    return text.replace("NAME", name).replace("PACKAGES", packages).replace("PARAMETERS", PROVED[template])
 
 
 def _files(root: Traversable, below: Path) -> Iterator[tuple[Path, str]]:

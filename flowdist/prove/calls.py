@@ -22,6 +22,7 @@ import functools
 import itertools
 import os
 import platform
+import select
 import stat
 import struct
 from dataclasses import dataclass
@@ -65,7 +66,7 @@ _OF_DESCRIPTOR = frozenset(
 )
 
 COMMIT = "commit"  # the name of worker.commit(path), which is no call of the kernel, but changes what a restart reads
-NOT_CARRIED_OUT = ("sendfile", "copy_file_range", "fallocate", COMMIT)  # calls that `carry_out` leaves undone
+NOT_CARRIED_OUT = ("sendfile", "copy_file_range", "fallocate")  # calls that `carry_out` leaves undone
 END = "exit"  # the name of the call by which a process ends
 
 
@@ -249,6 +250,10 @@ def hasten(listener: int) -> None:
 
 def receive(listener: int) -> Stop | None:
     """Return the next call that waits at a listener, or None if its process has ended meanwhile."""
+    waits = select.poll()
+    waits.register(listener, select.POLLIN)
+    if not any(event & select.POLLIN for _, event in waits.poll(0)):
+        return None  # a kernel before 6.11 would have this process wait for ever for one that has ended
     buffer = bytearray(_NOTIFICATION.size)
     try:
         fcntl.ioctl(listener, _RECEIVE, buffer)

@@ -117,7 +117,7 @@ def _not_ended(watched: Watched, run: Run, point: Point) -> Finding:
     kill = point.kills[0]
     place = run.place(f"write {kill.path}", *run.reads())
     if run.outcome == "hung":
-        return Finding("hang", "the job hangs after the restart, until somebody ends it", place)
+        return Finding("hang", f"the job hangs after the restart, and waits for {run.waits}", place)
     error = run.error or "a worker ends by itself"
     if kill.on == "call" and watched.is_saved(kill.path):
         return Finding("torn save", f"the job cannot resume: {error}", place)
@@ -125,7 +125,10 @@ def _not_ended(watched: Watched, run: Run, point: Point) -> Finding:
 
 
 def reached_save(watched: Watched, run: Run, at: int = 0) -> int:
-    """Return the step of the last save that was certainly complete when the attempts `at` were killed; 0: none was."""
+    """Return the step of the last save that was certainly complete when the attempts `at` were killed; 0: none was.
+
+    Folders that are made complete nothing: which rank makes one is chance.
+    """
     reached = 0
     for save in watched.saves:
         for place in save.places:
@@ -134,29 +137,14 @@ def reached_save(watched: Watched, run: Run, at: int = 0) -> int:
                 return reached
             attempt = attempts[min(at, len(attempts) - 1)]
             call = watched.first(place.worker).calls[place.at]
+            if call.kind == "mkdir":
+                continue
             wanted = _nth(watched.first(place.worker), place.at)
             done = sum((each.kind, each.path) == (call.kind, call.path) for each in attempt.calls[: attempt.done])
             if done < wanted:
                 return reached
-        reached = max(0, save.step - watched.lag)
+        reached = save.step
     return reached
-
-
-def lag_of(watched: Watched, killed: Run) -> int:
-    """Return by how many steps a restart is behind the last save before a kill, if that is less than a save takes."""
-    reached = reached_save(watched, killed)
-    later = [save.step for save in watched.saves if save.step > reached]
-    begun = [
-        began_at(watched.first(worker).steps, attempts[-1].steps, reached)
-        for worker, attempts in killed.attempts.items()
-        if worker in watched.clean.attempts
-        and worker.role not in watched.stateless
-        and len(attempts) > 1
-        and attempts[-1].steps
-        and watched.first(worker).steps
-    ]
-    behind = reached - min(begun, default=reached)
-    return behind if later and 0 < behind < later[0] - reached else 0
 
 
 def _nth(attempt: Attempt, index: int) -> int:
@@ -210,7 +198,7 @@ def _of_attempt(
         steps = len(next(each.steps for attempts in run.attempts.values() for each in attempts if each.steps))
         text = f"it begins anew after step {steps}: a restart reads nothing that the script has written"
         found.append(Finding("no resume", text, run.place("step"), 1))
-    if begun < reached:
+    if begun <= watched.former(reached):
         found.append(lost_save(run, begun, reached))
     if exact:
         if difference := _difference(clean, attempt.steps, begun, run, tolerance):

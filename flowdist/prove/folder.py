@@ -52,6 +52,7 @@ class Folder:
         self.ready_made: frozenset[str] = frozenset()  # folders that are there, and empty, when a run begins
         self._written: set[str] = set()  # paths in the copy that a run has written
         self._unsynced: set[str] = set()  # those whose content may be in memory only
+        self._made: dict[str, tuple[int, int, int]] = {}  # the files of the copy as they were made
 
     def make(self) -> None:
         """Copy the user's folder; large entries become links, which a run must not write through."""
@@ -63,6 +64,20 @@ class Folder:
             if entry.name.startswith(".") or entry.name in LEFT_OUT or (entry / "pyvenv.cfg").exists():
                 continue
             self._copy(entry, self.path / entry.name)
+        self._made = self._stamps()
+
+    def _stamps(self) -> dict[str, tuple[int, int, int]]:
+        found = {}
+        for path in self.path.rglob("*"):
+            if not path.is_symlink() and path.is_file() and path.parent.name != "__pycache__":
+                status = path.stat()
+                found[str(path.relative_to(self.path))] = status.st_ino, status.st_mtime_ns, status.st_size
+        return found
+
+    def unnoted(self) -> list[str]:
+        """Return the files of the copy that a run has changed, relative to it, and that were not noted as written."""
+        changed = (path for path, stamp in self._stamps().items() if self._made.get(path) != stamp)
+        return sorted(set(changed) - self._written)
 
     def _copy(self, source: Path, target: Path) -> None:
         name = str(source.relative_to(self.users))

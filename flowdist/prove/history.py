@@ -102,11 +102,16 @@ class Attempt:
 
 @dataclass(slots=True)
 class Run:
-    """One run of the script, from its beginning with an empty folder to its end."""
+    """One run of the script, from its beginning with an empty folder to its end.
+
+    `written` are the files that it has changed, where the kernel stops no call of it.
+    """
 
     attempts: dict[Worker, list[Attempt]] = field(default_factory=dict)
     outcome: Outcome = "ended"
     kills: int = 0  # how many of the planned kills came
+    written: set[str] = field(default_factory=set)
+    waits: str = ""  # of a run that hangs: for whom, in words
     seconds: float = 0.0
 
     @property

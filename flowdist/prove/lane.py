@@ -72,7 +72,8 @@ class Lane:
         self._runs, self._run_id = own.parent / RUNS, ""
         self._sizes: dict[str, int] = {}  # replicas of the roles whose number was changed
         self._usual: dict[str, int] = {}  # what they had before
-        self._problem: Exception | None = None
+        self._heard = 0.0  # when something has happened last
+        self.coarse = ""  # why the kernel stops no call; empty: it does
         self._is_first = True  # no worker has begun yet
         self._in_tmp: set[str] = set()  # entries of the temporary folder that stay
         (own / "tmp").mkdir(parents=True)
@@ -114,7 +115,8 @@ class Lane:
     def play(self, kills: Iterable[Kill] = (), *, within_s: float) -> Run:
         """Run the script once, with these kills one after the other, and return what was seen.
 
-        A run hangs if nothing happens for `within_s` seconds, or if it takes `LONGEST` times as long.
+        A run hangs if nothing happens for `within_s` seconds, or if it takes `LONGEST` times as long. That a worker
+        reads or lists what it has read before is nothing: it may wait for a file to change.
 
         Raises:
             CannotProve: The job cannot go on, or the script writes a file that is not in its folder.
@@ -122,14 +124,16 @@ class Lane:
         """
         self._reset()
         self._run, self._kills = Run(), tuple(kills)
-        began = heard = time.monotonic()
+        began = self._heard = time.monotonic()
         self._release()
         while not self._is_over():
-            has_happened, now = self._turn(), time.monotonic()
-            heard = now if has_happened else heard
-            if now - heard > within_s or now - began > LONGEST * within_s:
-                self._run.outcome = "hung"
+            self._turn()
+            now = time.monotonic()
+            if now - self._heard > within_s or now - began > LONGEST * within_s:
+                self._run.outcome, self._run.waits = "hung", self._waits()
                 break
+        if self.coarse:
+            self._note_written(self.folder.unnoted())
         self._run.seconds = time.monotonic() - began
         return self._run
 
@@ -142,11 +146,17 @@ class Lane:
         worlds = Counter(member.world for member in tasks)
         roles = Counter(member.worker.role for member in tasks if member.worker.rank >= 0)
         return bool(tasks) and all(
-            each.ends is not None
+            each.is_held
             and worlds[each.world] >= each.world_size
             and roles[each.worker.role] >= self._loners.get(each.worker.role, 0) * each.world_size
             for each in tasks
         )
+
+    def _waits(self) -> str:
+        """Return for which workers the run waits, and how far they came, in words."""
+        waiting = sorted((m for m in self._members if self._is_task(m) and not m.is_held), key=lambda m: m.worker)
+        steps = [f"{m.worker}, which has {m.attempt.done_steps} steps behind it" for m in waiting if m.attempt]
+        return "; ".join(steps) or "workers to start"
 
     def _is_task(self, member: Member) -> bool:
         return self._tasks is None or member.worker.role in self._tasks
@@ -193,16 +203,12 @@ class Lane:
                 with contextlib.suppress(OSError):
                     (shutil.rmtree if entry.is_dir() and not entry.is_symlink() else os.unlink)(entry)
 
-    def _turn(self) -> bool:
-        """Handle what has happened, and return whether anything has."""
-        found = self._selector.select(_TURN_S)
-        for key, _ in found:
+    def _turn(self) -> None:
+        """Handle what has happened."""
+        for key, _ in self._selector.select(_TURN_S):
             key.data()
-        if self._problem is not None:
-            raise self._problem
         if self._job.poll() is not None:
             raise self._why_ended()
-        return bool(found)
 
     def _why_ended(self) -> CannotProve:
         """Return the error for a job that has ended, which it does not do by itself."""
@@ -216,6 +222,7 @@ class Lane:
     def _accept(self) -> None:
         member = Member(self._gate.accept()[0], self._loners)
         self._members.add(member)
+        self._heard = time.monotonic()
         self._selector.register(member.link, selectors.EVENT_READ, lambda: self._hear(member))
 
     def _hear(self, member: Member) -> None:
@@ -248,40 +255,78 @@ class Lane:
         self._release()
 
     def _told(self, member: Member, attempt: Attempt, message: dict[str, Any]) -> None:
-        """Handle what a worker says of what it does."""
+        """Handle what a worker says of what it does, and answer if it waits for that."""
+        if not self._is_known(attempt, message):
+            self._heard = time.monotonic()
         match message.pop("kind"):
-            case "unsupported":
-                self._problem = CannotProve(
-                    message["why"], help="flowdist prove needs Linux 5.14 or newer, and seccomp"
-                )
-            case "step":
-                attempt.restored = attempt.restored if attempt.steps else len(attempt.reads)
-                attempt.steps.append(msgspec.convert(message, Step))
-                if self._is_resumed(member) and self.behind is not None and len(attempt.steps) == 1:
-                    attempt.begun, attempt.calls = self.behind(self._run, member.worker)
-                    attempt.is_behind = True
-                attempt.done = len(attempt.calls)
-                if not self._strikes(member, "step", lambda kill: kill.nth == attempt.done_steps):
-                    member.say()
+            case "listener":
+                pass
             case "place":
                 what, _, path = message["what"].partition(" ")
                 attempt.places[f"{what} {self._relative(path)}" if path else what] = message["place"]
-            case "commit" | "committed" as kind:
-                self._commits(member, attempt, message["path"] if kind == "commit" else None)
             case "listed" | "looked" as kind:
                 (attempt.listed if kind == "listed" else attempt.looked).append(self._relative(message["path"]))
-            case "read":
-                is_new = self.folder.is_written(os.path.relpath(message["path"], self.folder.path))
-                (attempt.reads if is_new else attempt.opened).append(self._relative(message["path"]))
-                if not self._strikes(member, "read", lambda kill: kill.nth == len(attempt.reads)):
+            case kind:
+                if self._may_go_on(member, attempt, kind, message):
                     member.say()
 
-    def _commits(self, member: Member, attempt: Attempt, path: str | None) -> None:
-        """Note that a worker is about to commit a path, or, with None, that it has committed one."""
-        if path is None:
-            attempt.done = len(attempt.calls)
-        elif not self._changes(member, attempt, None, Call(calls.COMMIT, self.folder.inside(path) or "", "", 0, 0)):
-            member.say()
+    def _is_known(self, attempt: Attempt, message: dict[str, Any]) -> bool:
+        """Return whether a worker reads or lists what it has read or listed before."""
+        match message["kind"]:
+            case "read":
+                path = self._relative(message["path"])
+                return path in attempt.reads or path in attempt.opened
+            case "listed":
+                return self._relative(message["path"]) in attempt.listed
+            case _:
+                return False
+
+    def _may_go_on(self, member: Member, attempt: Attempt, kind: str, message: dict[str, Any]) -> bool:
+        """Note what a worker that waits is about to do, or has done; return whether it may go on."""
+        match kind:
+            case "unsupported":
+                self.coarse = message["why"]
+                return True
+            case "changes":
+                self._note_written([self.folder.inside(message["path"])])
+                return True
+            case "end":
+                return not self._ends(member, attempt, message["code"])
+            case "step":
+                self._steps(member, attempt, msgspec.convert(message, Step))
+                return not self._strikes(member, "step", lambda kill: kill.nth == attempt.done_steps)
+            case "commit":
+                call = Call(calls.COMMIT, self.folder.inside(message["path"]) or "", "", 0, 0)
+                return not self._changes(member, attempt, None, call)
+            case "committed":
+                attempt.done = len(attempt.calls)
+                last = max(at for at, call in enumerate(attempt.calls, start=1) if call.kind == calls.COMMIT)
+                until = attempt.calls[:last]
+                return not self._strikes(member, "call", lambda kill: kill.when == "after" and kill.is_at(until))
+            case _:  # it reads
+                is_new = self.folder.is_written(os.path.relpath(message["path"], self.folder.path))
+                (attempt.reads if is_new else attempt.opened).append(self._relative(message["path"]))
+                return not self._strikes(member, "read", lambda kill: kill.nth == len(attempt.reads))
+
+    def _steps(self, member: Member, attempt: Attempt, step: Step) -> None:
+        attempt.restored = attempt.restored if attempt.steps else len(attempt.reads)
+        attempt.steps.append(step)
+        if self._is_resumed(member) and self.behind is not None and len(attempt.steps) == 1:
+            attempt.begun, attempt.calls = self.behind(self._run, member.worker)
+            attempt.is_behind = True
+        attempt.done = len(attempt.calls)
+
+    def _note_written(self, paths: Iterable[str | None]) -> None:
+        """Note that the run changes files of the copy, by their relative paths.
+
+        Raises:
+            StartAgain: A file is the user's own. The worker that is about to change it waits until it is killed.
+        """
+        for path in filter(None, paths):
+            if self.coarse:
+                self._run.written.add(self.name_of(path))
+            if self.folder.note_written(path):
+                raise StartAgain
 
     def _is_resumed(self, member: Member) -> bool:
         return len(self._run.attempts[member.worker]) > 1
@@ -300,6 +345,8 @@ class Lane:
                 worlds.setdefault(member.world, []).append(member)
         for world in worlds.values():
             if len(world) == world[0].world_size:
+                if self.coarse:
+                    self._note_written(self.folder.unnoted())
                 for member in sorted(world, key=lambda each: each.worker):
                     self._begin(member)
 
@@ -326,27 +373,24 @@ class Lane:
         if stop.call == calls.END:
             self._at_end(member, member.attempt, stop)
             return
-        try:
-            paths = self.folder.changed(stop)
-            if paths and any(self.folder.note_written(path) for path in paths if path):
-                raise StartAgain
-        except (CannotProve, StartAgain) as problem:
-            self._problem = problem
-            member.kill()
-            return
+        paths = self.folder.changed(stop)
+        self._note_written(paths or ())
         call = Call(stop.call, *paths, stop.size, 0) if paths else None
         if call is None or not self._changes(member, member.attempt, stop, call):
             stop.go_on(is_watched=bool(paths))
 
     def _changes(self, member: Member, attempt: Attempt, stop: calls.Stop | None, call: Call) -> bool:
         """Note a call that changes a file of the run, or commits one; return whether a kill comes in its place."""
+        self._heard = time.monotonic()
         call = call._replace(steps=attempt.done_steps or self._steps_of_job())
         if call.steps and not attempt.steps and not attempt.is_behind and self._is_resumed(member) and self.behind:
             _, attempt.calls = self.behind(self._run, member.worker)
             attempt.is_behind = True
         attempt.done = len(attempt.calls)
         attempt.calls.append(call.named(self.name_of))
-        if self._strikes(member, "call", lambda kill: kill.is_at(attempt.calls), stop):
+        is_commit = stop is None  # the worker says itself when it has happened
+        is_here = lambda kill: kill.is_at(attempt.calls) and not (is_commit and kill.when == "after")  # noqa: E731
+        if self._strikes(member, "call", is_here, stop):
             return True
         self.folder.note_call(call)
         return False
@@ -391,21 +435,22 @@ class Lane:
         return kill if run.attempts[member.worker][-1] is attempt else None
 
     def _at_end(self, member: Member, attempt: Attempt, stop: calls.Stop) -> None:
-        """Hold a worker that ends well, and let others end."""
-        if not member.owns(stop.tid):
+        """Hold a worker that ends well, and let others end, and children."""
+        if not member.owns(stop.tid) or not self._ends(member, attempt, stop.size):
             stop.go_on()
-            return
+
+    def _ends(self, member: Member, attempt: Attempt, code: int) -> bool:
+        """Note that a worker is about to end with an exit code; return whether it is held, or killed."""
         if self._strikes(member, "end", lambda _: True):
-            return
-        attempt.code, attempt.done = stop.size, len(attempt.calls)
-        if stop.size == 0 and self._is_task(member):
-            member.ends = stop
-            return
-        if stop.size:
+            return True
+        attempt.code, attempt.done = code, len(attempt.calls)
+        if code == 0 and self._is_task(member):
+            member.is_held = True
+        elif code:
             attempt.error = member.last_words()
             if place := member.failed_at(self.folder.path):
                 attempt.places["error"] = place
-        stop.go_on()
+        return member.is_held
 
     def _forget(self, member: Member) -> None:
         """Forget a worker that has ended; those that waited for that may begin."""

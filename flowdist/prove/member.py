@@ -27,8 +27,7 @@ class Member:
 
     `replicas` is how many its role has, and `world_size` how many workers its world has.
 
-    `attempt` is what it has done, None as long as it waits at the gate. `ends` is the call by which it would end, and
-    in front of which it is held.
+    `attempt` is what it has done, None as long as it waits at the gate. It `is_held` in front of its end.
     """
 
     def __init__(self, link: socket.socket, loners: Container[str] = ()) -> None:
@@ -41,7 +40,7 @@ class Member:
         self._pid = 0
         self.pidfd = self.listener = -1
         self.attempt: Attempt | None = None
-        self.ends: calls.Stop | None = None
+        self.is_held = False
         self.is_killed = False
 
     def hear(self) -> list[dict[str, Any]] | None:

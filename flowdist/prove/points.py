@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,13 +12,15 @@ from typing import Literal
 
 from flowdist.prove.calls import NOT_CARRIED_OUT
 from flowdist.prove.history import Call, Run, Worker
-from flowdist.prove.watched import Place, Watched
+from flowdist.prove.watched import Place, Watched, without_numbers
 
 On = Literal["call", "step", "read", "end"]
 When = Literal["before", "after", "half"]
 SAVES = 2  # so many saves are tried in which a call of one kind on files of one name comes
 SAVES_MAX = 6
+TELLING = 24  # points that come first whatever the seed is
 AND = " + "  # between the names of points that come in one run
+STEPS_MAX = 12  # steps all over the run that are tried if no save is seen
 _ALIKE = 3  # calls of one kind on one file that are tried: the first, the last and one between
 
 
@@ -116,12 +118,18 @@ def points(
     return list({point.name: point for point in found}.values())
 
 
+def seeded(points: Sequence[Point], seed: int) -> list[Point]:
+    """Return points, the most telling first, the others in an order that the seed decides."""
+    others = list(points[TELLING:])
+    random.Random(seed).shuffle(others)
+    return [*points[:TELLING], *others]
+
+
 def _tried(watched: Watched) -> dict[int, list[Place]]:
     """Return the calls that are tried, by the number of their save.
 
-    These are the first two saves, and a later one from the first call on that fewer of them make: a save in the
-    background comes in two parts, and the first to remove an old checkpoint is often the third. Of removals one is
-    enough.
+    These are the first two saves, and a later one from the first call on that fewer of them make: the first to remove
+    an old checkpoint is often the third. Of removals one is enough.
     """
     known, chosen = Counter[tuple[str, str]](), dict[int, list[Place]]()
     for number, save in enumerate(watched.saves, start=1):
@@ -130,7 +138,7 @@ def _tried(watched: Watched) -> dict[int, list[Place]]:
         for worker in sorted({place.worker for place in save.places}):
             mine = [place for place in save.places if place.worker == worker]
             calls = [watched.first(worker).calls[place.at] for place in mine]
-            does = [(call.kind, re.sub(r"\d+", "0", call.path)) for call in calls]
+            does = [(call.kind, without_numbers(call.path)) for call in calls]
             new = [at for at, each in enumerate(does) if known[each] < (1 if each[0] == "unlink" else SAVES)]
             found += mine if number <= SAVES else mine[new[0] :] if new else []
             seen.update(does)
@@ -187,7 +195,7 @@ def _point(number: int, place: Place, calls: list[Call], when: When) -> Point:
 
 
 def _at_steps(watched: Watched, worker: Worker) -> Iterator[Point]:
-    """Yield the points between saves, at the last step, and at the end."""
+    """Yield the points between saves, or all over a run of which no save is seen, at the last step, and at the end."""
     saves = [save.step for save in watched.saves]
     for number, step in enumerate(saves[:SAVES], start=1):
         following = saves[number] if number < len(saves) else watched.steps
@@ -195,6 +203,10 @@ def _at_steps(watched: Watched, worker: Worker) -> Iterator[Point]:
             yield _step((step + following + 1) // 2, worker)
     if saves and saves[0] > 1:
         yield _step(saves[0] // 2 or 1, worker)
+    if not saves:
+        count = min(STEPS_MAX, watched.steps)
+        for step in reversed(range(count)):
+            yield replace(_step(1 + step * watched.steps // count, worker), about="at a step")
     if watched.steps:
         yield Point("last step", "the last step", (Kill(worker, "step", watched.steps),))
     yield Point("end", "the end", (Kill(worker, "end"),))

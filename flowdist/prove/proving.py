@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flowdist.prove.chain import LONGEST, Queue, came, is_as_planned
-from flowdist.prove.compare import ROUNDING, Ends, Finding, began_at, findings, lag_of, reached_save, sums_differ
+from flowdist.prove.compare import ROUNDING, Ends, Finding, began_at, findings, reached_save, sums_differ
 from flowdist.prove.contents import first_difference
 from flowdist.prove.folder import CannotProve, Folder
 from flowdist.prove.history import Call, Run, Step, Worker
@@ -22,6 +22,7 @@ from flowdist.prove.watched import (
     Names,
     Roles,
     Watched,
+    files_read,
     keep_common,
     made_at_first,
     paths_of,
@@ -54,10 +55,12 @@ class Proof:
     watched: Watched
     points: list[Point]
     uneven: str = ""  # how two runs without a fault differ; empty: they do not
+    coarse: str = ""  # why no call is stopped, so that no kill comes inside a save; empty: calls are
     left_alone: tuple[str, ...] = ()  # entries of the user's folder that each run begins without
     tried: list[Tried] = field(default_factory=list)
     unsteady: list[tuple[Point, Finding]] = field(default_factory=list)  # found once, and not when it was tried again
     rounds: bool = False  # gradients of a restart differ by the order in which they are summed up
+    seed: int | None = None  # of the order of the points after the most telling ones
     skipped: int = 0  # points that the budget has left out
     seconds: float = 0.0
 
@@ -148,9 +151,8 @@ class Prover:
         )
         kill = Kill(first, "step", between) if between else Kill(first, "end")
         killed = lane.play([kill], within_s=self._within_s)
-        watched = Watched(clean, saved_files(clean, killed))
+        watched = Watched(clean, saved_files(clean, killed), files_read(killed))
         watched.stateless = stateless_roles(killed, watched, self._roles.loners)
-        watched.lag = lag_of(watched, killed)
         self._changing = frozenset(self._ends(watched, _files(self._own / "again"), lane).differ)
         found = points(watched, killed, between, first, power=self._power, sizes=self._roles.sizes)
         if self._role is not None:
@@ -158,7 +160,10 @@ class Prover:
         if not watched.steps and not watched.saves:
             help = "call flowdist.worker.progress(step) if it takes steps without an optimizer of torch"
             raise CannotProve("the script takes no step, and saves nothing that a restart reads", help=help)
+        if lane.coarse and self._power:
+            raise CannotProve(f"--power needs to see what a script writes: {lane.coarse}", help="leave it out")
         proof = Proof(self._script, len(clean.attempts), watched, found, _first_unequal(clean, other))
+        proof.coarse = lane.coarse
         proof.left_alone = tuple(sorted(self._left_out))
         return proof
 
@@ -363,7 +368,7 @@ def _behind(watched: Watched, run: Run, worker: Worker) -> tuple[int, list[Call]
 def _checked(lane: Lane, run: Run) -> Run:
     """Return a run without a fault; raise CannotProve if it did not end well."""
     if run.outcome == "hung":
-        raise CannotProve(f"without any fault, the script hangs:\n{lane.output}")
+        raise CannotProve(f"without any fault, the script hangs, and waits for {run.waits}:\n{lane.output}")
     if _failed(run):
         raise CannotProve(f"without any fault, the script fails: {run.error}\n{lane.output}")
     return run
@@ -378,6 +383,7 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 def _rename(run: Run, name_of: Callable[[str], str]) -> None:
+    run.written = set(map(name_of, run.written))
     for attempts in run.attempts.values():
         for attempt in attempts:
             attempt.calls = [call.named(name_of) for call in attempt.calls]
@@ -390,7 +396,7 @@ def _between(clean: Run) -> int:
     apart = [step for at, step in enumerate(steps) if at == 0 or step > steps[at - 1] + 1]
     if len(apart) > 1:
         return apart[1]
-    return min(total, (apart[0] + total + 1) // 2) if apart else total
+    return min(total, ((apart[0] if apart else 0) + total + 1) // 2)
 
 
 def _first_unequal(one: Run, other: Run) -> str:

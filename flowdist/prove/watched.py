@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from flowdist.prove.calls import COMMIT
 from flowdist.prove.history import Attempt, Call, Run, Worker
 
 
@@ -87,7 +88,7 @@ def made_at_first(run: Run) -> frozenset[str]:
 def paths_of(run: Run) -> set[str]:
     """Return all paths that a run has changed."""
     calls = [call for attempts in run.attempts.values() for attempt in attempts for call in attempt.calls]
-    return {path for call in calls for path in (call.path, call.target) if path}
+    return {path for call in calls for path in (call.path, call.target) if path} | run.written
 
 
 class Roles(NamedTuple):
@@ -113,7 +114,11 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """One save: after how many steps it began, and its calls."""
+    """One save: after how many steps its calls began, and these calls.
+
+    What is saved may be of an earlier step, if the calls come in the background, but not of one that the save before
+    it may have. See `Watched.former`.
+    """
 
     step: int
     places: tuple[Place, ...]
@@ -123,16 +128,16 @@ class Save:
 class Watched:
     """Knowledge of a script from its runs without a fault, and from one that was killed between two saves.
 
-    `saved` are the files and folders that a restart reads. Of a folder, all that is in it counts. Roles that are
-    `stateless` have no gang and read none of it: each of their workers begins anew whenever it is started. `lag` is by
-    how many steps a save is behind the step after which its calls come, as one in the background is.
+    `saved` are the files and folders that a restart reads. Of a folder, all that is in it counts; `read` are the files
+    alone. Roles that are `stateless` have no gang and read none of it: each of their workers begins anew whenever it is
+    started.
     """
 
     clean: Run
     saved: frozenset[str]
+    read: frozenset[str] = frozenset()
     stateless: frozenset[str] = frozenset()
     saves: list[Save] = field(default_factory=list)
-    lag: int = 0
 
     def __post_init__(self) -> None:
         self.saves = _saves(self.clean, self)
@@ -149,9 +154,13 @@ class Watched:
         """Return the attempt of a worker without a fault."""
         return self.clean.attempts[worker][0]
 
+    def former(self, step: int) -> int:
+        """Return the step of the last save before a step; 0 if there is none, and -1 for step 0."""
+        return max((save.step for save in self.saves if save.step < step), default=0 if step else -1)
+
     def calls_behind(self, worker: Worker, begun: int) -> list[Call]:
         """Return the calls that a worker without a fault makes up to a step, with those of the saves of that step."""
-        of_saves = {place for save in self.saves if save.step - self.lag <= begun for place in save.places}
+        of_saves = {place for save in self.saves if self.former(save.step) < begun for place in save.places}
         calls = self.first(worker).calls
         return [call for at, call in enumerate(calls) if call.steps <= begun or Place(worker, at) in of_saves]
 
@@ -159,6 +168,11 @@ class Watched:
     def steps(self) -> int:
         """Return how many steps the script takes."""
         return max((len(attempts[0].steps) for attempts in self.clean.attempts.values()), default=0)
+
+
+def files_read(killed: Run) -> frozenset[str]:
+    """Return the files of the run that its restarts read."""
+    return frozenset(path for attempts in killed.attempts.values() for each in attempts[1:] for path in each.reads)
 
 
 def saved_files(clean: Run, killed: Run) -> frozenset[str]:
@@ -194,21 +208,62 @@ def stateless_roles(killed: Run, saved: Watched, loners: Iterable[str]) -> froze
 
 
 def _saves(clean: Run, watched: Watched) -> list[Save]:
-    """Return the saves of a run: calls after the same number of steps, or of neighbouring ones, are one save."""
+    """Return the saves of a run: the calls after one step, with those after later ones that go on with the save."""
     by_step: dict[int, list[Place]] = {}
     for worker, attempts in clean.attempts.items():
         for index, call in enumerate(attempts[0].calls):
             if watched.changes_save(call):
                 by_step.setdefault(call.steps, []).append(Place(worker, index))
     by_step.pop(0, None)  # folders are made before the first step
-    saves: list[Save] = []
-    last = None
-    steps = sorted(by_step)
-    merges = len(steps) < max(2, watched.steps) * 0.7  # else it saves at almost each step
-    for step in steps:
-        if merges and last is not None and step == last + 1:
-            saves[-1] = Save(saves[-1].step, (*saves[-1].places, *by_step[step]))
+    parts = [_Part(step, by_step[step], watched) for step in sorted(by_step)]
+    wanted = {without_numbers(path) for path in watched.read} & {name for part in parts for name in part.made}
+    whole: list[_Part] = []
+    for part in parts:
+        if whole and part.goes_on(whole[-1], wanted):
+            whole[-1].add(part)
         else:
-            saves.append(Save(step, tuple(by_step[step])))
-        last = step
-    return saves
+            whole.append(part)
+    return [Save(part.step, tuple(part.places)) for part in whole]
+
+
+class _Part:
+    """Calls of a save after one step, or several up to the `last`.
+
+    `changed` are the files that they change, by worker, and `opened` those of them that they open. `brought` are names
+    that they open, rename to or commit, and `made` names of all that is there afterwards. A name is a path without its
+    numbers, which is the same in each save.
+    """
+
+    def __init__(self, step: int, places: list[Place], watched: Watched) -> None:
+        self.step, self.last, self.places = step, step, places
+        calls = [(place.worker, watched.first(place.worker).calls[place.at]) for place in places]
+        self.changed = {(worker, call.path) for worker, call in calls}
+        self.opened = {(worker, call.path) for worker, call in calls if call.kind == "open"}
+        targets = {(worker, call.target) for worker, call in calls if call.target}
+        commits = {(worker, f"{COMMIT} {call.path}") for worker, call in calls if call.kind == COMMIT}
+        self.brought = {(worker, without_numbers(path)) for worker, path in self.opened | targets | commits}
+        left = {(worker, call.path) for worker, call in calls if call.kind != "unlink"}
+        self.made = {without_numbers(path) for _, path in left | targets}
+
+    def add(self, other: _Part) -> None:
+        """Add the calls of another part to this one."""
+        self.last, self.places = other.last, [*self.places, *other.places]
+        self.changed, self.opened = self.changed | other.changed, self.opened | other.opened
+        self.brought, self.made = self.brought | other.brought, self.made | other.made
+
+    def goes_on(self, save: _Part, wanted: set[str]) -> bool:
+        """Return whether this part belongs to the save before it: `wanted` are names of what a restart reads.
+
+        A save in the background writes its files while the script takes steps, and may name them, or remove old ones,
+        several steps later. A new one brings the same names again; or it comes later than one step after, and makes
+        something that is wanted, while the one before it lacks nothing of that and has nothing open.
+        """
+        if self.brought & save.brought:
+            return False
+        is_next, is_open = self.step == save.last + 1, bool(self.changed & save.opened)
+        return is_next or is_open or not self.made & wanted or not wanted <= save.made
+
+
+def without_numbers(path: str) -> str:
+    """Return a path that is the same for files that differ by a number, such as that of a step."""
+    return re.sub(r"\d+", "0", path)

@@ -17,12 +17,18 @@ def opening(proof: Proof) -> str:
     steps = proof.watched.steps
     parts = [f"{proof.workers} worker{'s' * (proof.workers != 1)}"]
     parts.append(f"{steps} steps" if steps else "no step of an optimizer was seen")
-    parts.append(f"{saves} saves of {calls} file calls" if saves else "no file is written that a restart reads")
+    none = "no save is seen" if proof.coarse else "no file is written that a restart reads"
+    parts.append(f"{saves} saves of {calls} file calls" if saves else none)
     return f"{proof.script}: {', '.join(parts)}: {len(proof.points)} points"
 
 
 def notes(proof: Proof) -> Iterator[str]:
     """Yield what a user has to know before the points are tried."""
+    if proof.coarse:
+        yield (
+            f"points are coarser here: {proof.coarse}; workers are killed at steps, commits and reads, and never "
+            "inside a save, so that no torn save is found"
+        )
     for name in proof.left_alone:
         yield f"{name} of your folder is left alone: each run begins without it"
     if proof.uneven:
@@ -65,6 +71,7 @@ def verdict(proof: Proof) -> str:
         text += f"; {missed} not reached, because the run went another way"
     if proof.skipped:
         text += f"; {proof.skipped} left out"
+        text += f" (seed {proof.seed}; another --seed takes others of them)" if proof.seed is not None else ""
     return text
 
 
@@ -95,9 +102,11 @@ def as_dict(proof: Proof, again: Callable[[str], str]) -> dict[str, Any]:
         "saves": [{"step": save.step, "calls": len(save.places)} for save in proof.watched.saves],
         "saved": sorted(proof.watched.saved),
         "uneven": proof.uneven,
+        "coarse": proof.coarse,
         "rounds": proof.rounds,
         "left_alone": list(proof.left_alone),
         "points": [point.name for point in proof.points],
+        "seed": proof.seed,
         "skipped": proof.skipped,
         "unsteady": [{**finding._asdict(), "point": point.name} for point, finding in proof.unsteady],
         "seconds": round(proof.seconds, 3),

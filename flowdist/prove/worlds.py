@@ -34,7 +34,7 @@ def of_worlds(watched: Watched, run: Run) -> list[Finding]:
         reached = reached_save(watched, run) if kills == 1 else begun
         begun = began_at(steps, own, reached)
         parts.append((attempts, begun))
-        if begun < reached:
+        if begun <= watched.former(reached):
             found.append(lost_save(run, begun, reached))
         found += _of_state(watched, run, steps[begun], own[0], begun)
         steps = [*steps[:begun], *own]

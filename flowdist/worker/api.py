@@ -20,6 +20,7 @@ from flowdist.worker.step_counter import step_counter
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
+ROLES = "roles"  # among the addresses of peers, whose names have a colon: the names of all roles
 VERSION_MAX = 1 << 62  # of what a role publishes: as in `control.protocol.ids`, which workers do not import
 
 
@@ -205,7 +206,7 @@ def peers_among(known: Mapping[str, list[str]], role: str, port: str) -> list[st
     """
     key = f"{role}:{port}"
     if key not in known:
-        names = ", ".join(known) or "none"
+        names = ", ".join(name for name in known if name != ROLES) or "none"
         raise RuntimeError(f"no addresses for {key}: depend on {role}, which needs ports=[{port!r}] (known: {names})")
     return known[key]
 
@@ -252,18 +253,28 @@ def latest(of: str | None = None) -> Path | None:
 
     Raises:
         RuntimeError: if the file that names the checkpoint is damaged. There may be a checkpoint then, so that to begin
-            anew would lose it.
+            anew would lose it. Or if the job has no such role.
     """
     pointer = _pointer() if of is None or not is_managed() else checkpoint_dir() / of / "latest.json"
     try:
         named = json.loads(pointer.read_text(encoding="utf-8"))["path"]
     except FileNotFoundError:
+        if of is not None and is_managed():
+            _check_role(of)
         return None
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise _damaged(pointer, f"{type(error).__name__}: {error}") from None
     if not isinstance(named, str) or not named:
         raise _damaged(pointer, "it names no path")
     return Path(named)
+
+
+def _check_role(of: str) -> None:
+    """Raise RuntimeError if the job has no role of this name, or of this replica."""
+    file = os.environ.get("FLOWDIST_PEERS", "")
+    roles: list[str] = json.loads(Path(file).read_text()).get(ROLES, []) if file else []
+    if roles and of.partition("/")[0] not in roles:
+        raise RuntimeError(f"latest({of!r}): there is no such role; the job has {', '.join(roles)}")
 
 
 def _damaged(pointer: Path, why: str) -> RuntimeError:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
+from flowdist.prove.compare import reached_save
 from flowdist.prove.history import Attempt, Call, Run
-from flowdist.prove.points import Kill, points
+from flowdist.prove.points import TELLING, Kill, Point, points, seeded
 from flowdist.prove.watched import Names, Watched, keep_common, saved_files
-from tests.prove.histories import RANKS, STEPS, resumed, save, watched
+from tests.prove.histories import EVERY, RANKS, STEPS, resumed, save, watched
 
 
 def names(**settings: bool) -> list[str]:
@@ -48,13 +50,21 @@ def test_a_loss_of_power_is_a_point_only_if_it_is_asked_for() -> None:
 
 def test_of_many_writes_to_one_file_three_are_points() -> None:
     run = watched().clean
-    writes = [Call("write", "ckpt/8.tmp", "", 10 + at, 8) for at in range(50)]
+    writes = [Call("open", "ckpt/8.tmp", "", 0, 8), *(Call("write", "ckpt/8.tmp", "", 10 + at, 8) for at in range(50))]
     run.attempts[RANKS[0]][0].calls = [*save(4), *writes]
     script = Watched(run, frozenset({"ckpt"}))
     found = [point.name for point in points(script, resumed(4, killed_after=8), 8, RANKS[0], power=False)]
-    assert [name for name in found if name.startswith("save2") and name.endswith(":before")] == [
+    assert [name for name in found if name.startswith("save2:default.0:write") and name.endswith(":before")] == [
         f"save2:default.0:write{nth}:ckpt/8.tmp:before" for nth in ("", "26", "50")
     ]
+
+
+def test_seeds_keep_the_most_telling_points_first_and_take_the_others_in_other_orders() -> None:
+    plain = [Point(f"p{at}", "", ()) for at in range(100)]
+    orders = [seeded(plain, seed) for seed in (0, 1)]
+    for order in orders:
+        assert order[:TELLING] == plain[:TELLING] and sorted(order, key=plain.index) == plain
+    assert orders[0] != orders[1] != plain and orders[1] == seeded(plain, 1)
 
 
 def test_a_kill_is_at_the_nth_call_of_its_kind_on_its_file() -> None:
@@ -86,9 +96,71 @@ def test_a_file_beside_the_script_is_saved_with_its_temporary_name() -> None:
     assert saved_files(clean, killed) == {"last.pt", "new"}
 
 
+def in_background(after: int, *delays: int) -> list[Call]:
+    """Return the calls of a save whose file, its second half and its name come so many steps after it."""
+    file, name = f"ckpt/step_{after}/data", "ckpt/latest"
+    calls = [
+        [Call("mkdir", f"ckpt/step_{after}", "", 0, 0), Call("openat", file, "", 0, 0), Call("write", file, "", 9, 0)],
+        [Call("write", file, "", 9, 0), Call("fsync", file, "", 0, 0)],
+        [Call("openat", f"{name}.tmp", "", 0, 0), Call("rename", f"{name}.tmp", name, 0, 0)],
+        [Call("unlink", f"ckpt/step_{after - EVERY}/data", "", 0, 0)] * (after > EVERY),
+    ]
+    steps = [after, *(after + delay for delay in delays)]
+    return [call._replace(steps=step) for step, some in zip(steps, calls, strict=True) for call in some]
+
+
+@pytest.mark.parametrize("read", [(), ("ckpt/latest", "ckpt/step_4/data"), ("ckpt/step_4/data",)])
+@pytest.mark.parametrize("delays", [(0, 2, 2), (2, 2, 2), (0, 1, 3), (0, 0, 0)])
+def test_the_parts_of_a_save_in_the_background_are_one_save(delays: tuple[int, ...], read: tuple[str, ...]) -> None:
+    """A busy machine lets a step pass without a call of the threads that write: the file alone is no complete save."""
+    run = watched().clean
+    run.attempts[RANKS[0]][0].calls = [call for after in (4, 8, 12) for call in in_background(after, *delays)]
+    script = Watched(run, frozenset({"ckpt"}), frozenset(read))
+    assert [save.step for save in script.saves] == [4, 8, 12]
+    files = [call for call in in_background(4, *delays) if "step_4" in call.path]
+    killed = Run({rank: [Attempt(calls=files if rank == RANKS[0] else [], done=9)] for rank in RANKS}, kills=1)
+    assert reached_save(script, killed) == 0
+
+
+def test_commits_alone_are_a_save_each() -> None:
+    """No other call is seen where the kernel stops none."""
+    run = watched().clean
+    run.attempts[RANKS[0]][0].calls = [Call("commit", f"ckpt/{after}.pt", "", 0, after) for after in (4, 5, 8)]
+    assert [each.step for each in Watched(run, frozenset({"ckpt"})).saves] == [4, 5, 8]
+
+
+def test_it_does_not_matter_which_rank_makes_the_folder_of_a_save() -> None:
+    made = Call("mkdir", "ckpt/8", "", 0, 8)
+    script = watched()
+    script.clean.attempts[RANKS[0]][0].calls.insert(4, made)
+    script = Watched(script.clean, frozenset({"ckpt"}))
+    killed = resumed(8)
+    killed.attempts[RANKS[1]][0].calls.append(made)
+    assert [each.step for each in script.saves] == [4, 8, 12] and reached_save(script, killed) == 8
+
+
+def test_what_nobody_reads_in_a_restart_is_no_save_of_its_own() -> None:
+    """The best model so far is written between two saves."""
+    run = watched().clean
+    best = [Call("openat", "ckpt/best.pt", "", 0, 6), Call("write", "ckpt/best.pt", "", 9, 6)]
+    run.attempts[RANKS[0]][0].calls = [*save(4), *best, *save(8), *save(12)]
+    script = Watched(run, frozenset({"ckpt"}), frozenset({"ckpt/4.pt"}))
+    assert [each.step for each in script.saves] == [4, 8, 12]
+
+
+def test_two_files_that_take_turns_are_a_save_each() -> None:
+    run = watched().clean
+    files = {4: "ckpt/slot0.pt", 8: "ckpt/slot1.pt", 12: "ckpt/slot0.pt"}
+    calls = [[Call("openat", path, "", 0, at), Call("write", path, "", 9, at)] for at, path in files.items()]
+    run.attempts[RANKS[0]][0].calls = [call for some in calls for call in some]
+    script = Watched(run, frozenset({"ckpt"}), frozenset({"ckpt/slot0.pt"}))
+    assert [each.step for each in script.saves] == [4, 8, 12]
+
+
 def test_saves_after_neighbouring_steps_are_one_and_a_save_at_each_step_is_one_each() -> None:
     clean = watched().clean
-    clean.attempts[RANKS[0]][0].calls = [*save(4), *(call._replace(steps=5) for call in save(4)), *save(8)]
+    clean.attempts[RANKS[0]][0].calls = [*save(4), *save(8)]
+    clean.attempts[RANKS[1]][0].calls = [Call("openat", "ckpt/rank1.pt", "", 0, 5)]
     assert [each.step for each in Watched(clean, frozenset({"ckpt"})).saves] == [4, 8]
     clean.attempts[RANKS[0]][0].calls = [call for after in range(1, STEPS) for call in save(after)]
     assert [each.step for each in Watched(clean, frozenset({"ckpt"})).saves] == list(range(1, STEPS))
@@ -137,10 +209,8 @@ def test_a_save_in_two_parts_and_the_first_removal_are_tried() -> None:
     script = Watched(run, frozenset({"ckpt"}))
     found = [point.name for point in points(script, resumed(4, killed_after=8), 8, RANKS[0], power=False)]
     tried = [name.split(":", 1)[0] for name in found if name.endswith(":before")]
-    assert set(tried) == {"save1", "save2", "save3", "save4", "save6"}
-    assert [name for name in found if name.startswith("save6") and name.endswith(":before")] == [
-        "save6:default.0:unlink:ckpt/6/data:before"
-    ]
+    assert set(tried) == {"save1", "save2", "save3"} and [save.step for save in script.saves] == [2, 6, 10]
+    assert "save3:default.0:unlink:ckpt/6/data:before" in found
 
 
 def test_an_elastic_role_has_points_with_one_replica_less_and_with_as_many_again() -> None:

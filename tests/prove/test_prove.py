@@ -173,6 +173,22 @@ def test_the_points_are_listed_as_json_and_none_is_tried(tmp_path: Path) -> None
     assert "last step" in answer["points"] and answer["tried"] == []
 
 
+def test_a_seed_goes_with_a_budget_and_is_reported(tmp_path: Path) -> None:
+    answers = [proved(planted(tmp_path), "--budget", "1ms", *seed) for seed in ([], ["--seed", "7"])]
+    assert [answer["seed"] for answer in answers] == [0, 7]
+    one, other = (answer["points"] for answer in answers)
+    assert one != other and sorted(one) == sorted(other)
+    (problem,) = proved(tmp_path, "--seed", "7")["problems"]
+    assert "--seed changes nothing" in problem["message"]
+
+
+def test_a_missing_file_and_an_option_of_the_script_are_answered_in_words_of_prove(tmp_path: Path) -> None:
+    (problem,) = proved(tmp_path, "--list")["problems"]
+    assert "flowdist prove train.py" in problem["help"] and "flowdist run" not in problem["help"]
+    (problem,) = proved(planted(tmp_path), "--budget", "3s", "--save-every", "4")["problems"]
+    assert problem["help"].endswith("after --: flowdist prove train.py --json --budget 3s -- --save-every 4")
+
+
 def test_a_topology_whose_workers_start_cold_is_refused_with_the_reason(tmp_path: Path) -> None:
     role = 't.role("trainer", ["bash", "-c", "exit 0"])'
     (tmp_path / "train.py").write_text(f'from flowdist import Topology\nt = Topology("cold", nodes=1)\n{role}\n')
@@ -193,7 +209,21 @@ def test_a_restart_that_waits_for_ever_is_a_hang(tmp_path: Path) -> None:
         ("    begun, total, state = json", "    __import__('time').sleep(3600)\n    begun, total, state = json"),
     )
     (found,) = proved(tmp_path, "--within", "3s", "--only", "step6")["found"]
-    assert found["kind"] == "hang"
+    assert found["kind"] == "hang" and "waits for trainer." in found["text"]
+
+
+def test_a_restart_that_looks_at_a_file_again_and_again_is_a_hang_as_soon(tmp_path: Path) -> None:
+    """A worker that waits for another one so does something all the time, and is no nearer to its end."""
+    reads = "    while True: open(f'out/{rank}.json').read(); __import__('time').sleep(0.01)\n"
+    planted(tmp_path, ("    begun, total, state = json", f"{reads}    begun, total, state = json"))
+    answer = proved(tmp_path, "--within", "5s", "--only", "step6")
+    assert [found["kind"] for found in answer["found"]] == ["hang"] and answer["tried"][0]["seconds"] < 20
+
+
+def test_a_script_that_hangs_without_a_fault_is_refused_with_the_worker_that_is_waited_for(tmp_path: Path) -> None:
+    polls = "begun, total = 0, 0.0\nwhile rank: open('train.py').read(); __import__('time').sleep(0.01)\n"
+    (problem,) = proved(planted(tmp_path, ("begun, total = 0, 0.0", polls)), "--within", "5s")["problems"]
+    assert "the script hangs, and waits for trainer.1, which has 0 steps behind it" in problem["message"]
 
 
 def test_what_no_kill_shows_alone_is_found_where_two_come_in_one_run(tmp_path: Path) -> None:

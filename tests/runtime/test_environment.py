@@ -114,6 +114,14 @@ def test_an_evaluator_finds_what_another_role_has_committed(tmp_path: Path, monk
         pointer.write_text(json.dumps({"path": f"of {replica}"}))
     assert (str(worker.latest("trainer")), str(worker.latest("ps/1"))) == ("of trainer/1", "of ps/1")
     assert worker.latest("ps/0") is None and worker.latest() is None
+    (tmp_path / "peers.json").write_text('{"ps:rpc": ["h:1"], "roles": ["trainer", "ps", "evaluator"]}')
+    monkeypatch.setenv("FLOWDIST_PEERS", str(tmp_path / "peers.json"))
+    assert worker.latest("ps/0") is None and worker.latest("evaluator") is None
+    for name in ("train", "train/0"):
+        with pytest.raises(RuntimeError, match=rf"latest\('{name}'\): .* the job has trainer, ps, evaluator"):
+            worker.latest(name)
+    with pytest.raises(RuntimeError, match=r"\(known: ps:rpc\)"):
+        worker.peers("train", "rpc")
 
 
 def test_inherited_variables_are_kept_and_those_of_the_role_replace_them() -> None:

@@ -16,14 +16,15 @@ import click
 
 from flowdist.cli.run.execution import needs_linux
 from flowdist.cli.run.prove_corpus import Corpus
+from flowdist.cli.run.run import UnknownOption, after_dashes
 from flowdist.cli.shared.common import load, ns_of, print_json, progress_bar, verb
-from flowdist.cli.shared.options import TopologyOptions, gathered, topology_options
+from flowdist.cli.shared.options import TopologyOptions, gathered, options_with_values, topology_options
 from flowdist.dsl.load import DEFAULT_FILE, check_runnable, looks_like_topology
 from flowdist.errors import FlowdistError
 from flowdist.prove import words
 from flowdist.prove.chain import LONGEST
 from flowdist.prove.lane import RUNS
-from flowdist.prove.points import AND, Point, joined
+from flowdist.prove.points import AND, Point, joined, seeded
 from flowdist.prove.proving import Proof, Prover, Tried
 from flowdist.prove.watched import ALL_END, Roles
 
@@ -39,6 +40,7 @@ class ProveOptions(NamedTuple):
     procs: str = "2"
     role: str | None = None
     budget: str | None = None
+    seed: int | None = None
     within: str | None = None
     only: tuple[str, ...] = ()
     jobs: int | None = None
@@ -73,7 +75,20 @@ class ProveOptions(NamedTuple):
         return None if ns is None else ns / 1e9
 
 
-@verb("prove")
+class _Prove(click.Command):
+    """Command `prove`; for an option that it does not have, the error says how the script gets it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the command line."""
+        words = list(args)  # click empties the list
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            help = after_dashes("prove", words, options_with_values(self))
+            raise UnknownOption(error.format_message(), help, ctx) from None
+
+
+@verb("prove", cls=_Prove)
 @topology_options
 @gathered(
     "options",
@@ -81,6 +96,7 @@ class ProveOptions(NamedTuple):
     click.option("--procs", default="2", metavar="[MIN:]N", help="For a script: workers, and how few it bears."),
     click.option("--role", metavar="ROLE", help="For a topology: kill workers of this role alone."),
     click.option("--budget", metavar="TIME", help="Try the most telling points first, and stop after this time."),
+    click.option("--seed", type=int, metavar="N", help="With --budget: another seed takes other points (default: 0)."),
     click.option("--within", metavar="TIME", help="A run hangs if nothing happens for so long (default: 20s or more)."),
     click.option("--only", multiple=True, metavar="POINT", help="Try this point alone; a finding names it."),
     click.option(
@@ -118,9 +134,11 @@ def command(named: TopologyOptions, options: ProveOptions, args: tuple[str, ...]
     Exit code 0 if nothing was found, 3 if something was, 2 if the script cannot be proved.
     """
     needs_linux("prove")
+    if options.seed is not None and options.budget is None:
+        raise FlowdistError("--seed changes nothing: without --budget all points are tried", help="leave it out")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     path = Path((named.target or DEFAULT_FILE).partition(":")[0])
-    check_runnable(path)
+    check_runnable(path, "prove train.py")
     users = Path.cwd()
     if not path.resolve().is_relative_to(users):
         raise FlowdistError(f"{path} is not below the current folder", help="change to the folder of the script first")
@@ -209,6 +227,9 @@ def _proved(launch: _Launch, users: Path, own: Path, named: TopologyOptions, opt
     try:
         with _Shown(quiet=is_quiet) as shown:
             proof = prover.watch(shown.watching)
+            if options.budget is not None:
+                proof.seed = options.seed or 0
+                proof.points = seeded(proof.points, proof.seed)
             chosen = corpus.first(_chosen(proof.points, options.only))
             if not is_quiet:
                 for line in (words.opening(proof), *words.notes(proof)):

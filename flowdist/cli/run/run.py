@@ -277,11 +277,21 @@ def _help_for_unknown(option: str, words: Sequence[str], known: Mapping[str, boo
         size = _replicas(words) if meant in ("--nproc-per-node", "--nnodes") else ""
         return f"write flowdist run {script or 'train.py'} --replicas {size}; {TORCHRUN}" if size else TORCHRUN
     texts = [GONE[option]] if option in GONE else []
-    if script and not looks_like_topology(script):
-        kept, own = _divided(words, script, known)
-        line = shlex.join(["flowdist", "run", *kept, "--", *own])
-        texts.append(f"the script's own arguments come after --: {line}")
+    if own := after_dashes("run", words, known):
+        texts.append(own)
     return "; ".join(texts)
+
+
+def after_dashes(verb: str, words: Sequence[str], known: Mapping[str, bool]) -> str:
+    """Return how a verb is written if its unknown options are those of a script; empty if no script is named.
+
+    `known` are the options of the verb, each with whether it takes a value.
+    """
+    script = next((word for word in _before_dashes(words) if word.endswith(".py")), "")
+    if not script or looks_like_topology(script):
+        return ""
+    kept, own = _divided(words, script, known)
+    return f"the script's own arguments come after --: {shlex.join(['flowdist', verb, *kept, '--', *own])}"
 
 
 def _before_dashes(words: Sequence[str]) -> Sequence[str]:

@@ -2,7 +2,8 @@
 
 `prepare` is called in a worker at the split of its script, and has `recorder` watch. `enter` is called when the worker
 is about to act, or takes its first step. It says who it is, waits until the run may begin, and installs the filter of
-`calls`. Messages are JSON, a line each.
+`calls`. Where the kernel refuses that, it asks before what Python changes, and says when it ends. Messages are JSON, a
+line each.
 """
 
 from __future__ import annotations
@@ -60,9 +61,11 @@ def enter(looked_at: list[str]) -> None:
             listener = calls.install()
         except calls.Unsupported as error:
             _prover.ask(kind="unsupported", why=error.strerror)
-            return
-        _prover.send_listener(listener)
-        os.close(listener)
+            _prover.is_coarse = True
+            _note_hard_exits(_prover)
+        else:
+            _prover.send_listener(listener)
+            os.close(listener)
         for each in looked_at:
             if each.startswith(_folder + "/"):
                 _prover.tell(kind="looked", path=each)
@@ -84,19 +87,46 @@ def _note_exits() -> None:
     sys.exit = exit
 
 
+def _note_hard_exits(prover: Prover) -> None:
+    """Have the worker say with which code it ends by os._exit, as `leave` does in the end."""
+    ends = os._exit
+
+    def exit(status: int) -> NoReturn:
+        prover.ask(kind="end", code=status & 0xFF)
+        ends(status)
+
+    os._exit = exit
+
+
+def _code() -> int:
+    """Return the exit code of a script that has ended, as far as it can be known: 0 for a SystemExit that it raises."""
+    if hasattr(sys, "last_value"):
+        return 1
+    last = _codes[-1] if _codes else None
+    return last & 0xFF if isinstance(last, int) else int(last is not None)
+
+
 def leave() -> None:
     """End this worker, whose script has ended well, at once; do nothing if it is not sure that it has.
 
     Its files are written out. What the interpreter would still do is to take all objects apart, which takes longer than
-    a restart.
+    a restart. A worker that the kernel does not stop at its end waits here.
     """
+    if _prover is not None and _prover.is_coarse:
+        _flush()
+        _prover.ask(kind="end", code=_code())
+        return
     if hasattr(sys, "last_value") or any(code not in (0, None) for code in _codes[-1:]) or _exits_otherwise(_folder):
         return
+    _flush()
+    os._exit(0)
+
+
+def _flush() -> None:
     for each in gc.get_objects():  # those of the template are frozen: it has no file that is written
         if type(each) in _WRITERS and not each.closed:
             with contextlib.suppress(OSError, ValueError):
                 each.flush()
-    os._exit(0)
 
 
 def _exits_otherwise(folder: str) -> bool:

@@ -25,6 +25,7 @@ class Prover:
         self._socket: socket.socket | None = None
         self._lock = threading.RLock()
         self._pid = -1
+        self.is_coarse = False  # the kernel does not stop this worker: it asks before it changes a file
 
     def connect(self, path: str) -> None:
         """Connect this process, which is the worker itself and no child of it."""
@@ -72,6 +73,11 @@ class Prover:
             os._exit(1)  # nobody proves any more
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+    def ask_to_change(self, path: str) -> None:
+        """Ask before a file is changed, if the kernel does not stop this worker there."""
+        if self.is_coarse:
+            self.ask(kind="changes", path=path)
 
     def send_listener(self, fd: int) -> None:
         """Send the listener of this process's calls, with a message of its own."""

@@ -127,7 +127,7 @@ class Recorder:
             self._places.tell(f"write {whole}")
             self._prover.ask(kind="commit", path=whole)
             accepted = publish(path, step=step)
-            self._prover.tell(kind="committed")
+            self._prover.ask(kind="committed", path=whole)
             return accepted
 
         def log(**values: object) -> None:
@@ -228,6 +228,8 @@ class _Places:
             path = args[path_at] if path_at is not None and len(args) > path_at else None
             if path_at is None or isinstance(path, (str, os.PathLike)):
                 self.tell(what if path is None else f"{what} {os.path.abspath(path)}")
+                if path is not None:
+                    self._prover.ask_to_change(os.path.abspath(path))
             return function(*args, **kwargs)
 
         setattr(owner, name, told)
@@ -266,16 +268,20 @@ class _Files:
         path = "." if args[0] is None else args[0]
         if isinstance(path, int):
             return
-        whole, folder = os.path.abspath(os.fsdecode(path)), self._places.folder
-        if not whole.startswith(folder + "/"):
-            return
+        whole = os.path.abspath(os.fsdecode(path))
+        is_inside = whole.startswith(self._places.folder + "/")
         if event in ("os.listdir", "os.scandir"):
-            self._prover.tell(kind="listed", path=whole)
+            if is_inside:
+                self._prover.tell(kind="listed", path=whole)
         elif event == "open" and not (isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR)):
-            self._places.tell(f"read {whole}")
-            self._prover.ask(kind="read", path=whole)
-        else:
-            self._places.tell(f"write {whole}")
+            if is_inside:
+                self._places.tell(f"read {whole}")
+                self._prover.ask(kind="read", path=whole)
+        elif event != "os.mkdir" or not os.path.lexists(whole):  # else it fails
+            if is_inside:
+                self._places.tell(f"write {whole}")
+            for each in (path, args[1]) if event == "os.rename" else (path,):
+                self._prover.ask_to_change(os.path.abspath(os.fsdecode(each)))
 
 
 _EVENTS = frozenset({"open", "os.listdir", "os.scandir", "os.rename", "os.remove", "os.mkdir", "os.rmdir"})

@@ -50,6 +50,7 @@ from flowdist.runtime.worker_env.worker_errors import (
     oom_kills,
     raised_ns,
 )
+from flowdist.worker.api import ROLES
 
 CANCELLED_S = 0.5  # for the SIGTERM of a batch system to reach this agent, after it has ended a worker
 
@@ -340,6 +341,7 @@ class Workers:
 
     def _write_peers(self, replica: ReplicaId, attempt: int, addresses: Addresses) -> None:
         content = {key: [part for part in address.split(",") if part] for key, address in addresses}
+        content[ROLES] = [role.name for role in self._graph.roles]
         write_json(self._paths.attempt_dir(replica, attempt) / "peers.json", content)
 
     def answer_commit(self, answer: io.AnswerWorker, epoch: int) -> None:

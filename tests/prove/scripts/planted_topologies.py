@@ -358,16 +358,16 @@ BUGS = [
         "before.unlink(missing_ok=True)",
     ),
     (
-        "gpt-asks-for-another-role",
+        "gpt-asks-for-a-replica",
         GPT,
         "no-resume",
         [
             (
                 "worker.latest() if worker.is_managed() or restarted",
-                'worker.latest("train") if worker.is_managed() or restarted',
+                'worker.latest("trainer/0") if worker.is_managed() or restarted',
             )
         ],
-        'worker.latest("train")',
+        'worker.latest("trainer/0")',
     ),
 ]
 
@@ -384,5 +384,5 @@ WHEN = {
     "gpt-old-removed-before-new": "from the removal to the commit",
     "gpt-one-file-in-place": "from the open for write to the end of the write, from the second save on",
     "gpt-uncommitted-files-pile-up": "from the open of the file to the last removal; the weights are right",
-    "gpt-asks-for-another-role": "any; it begins anew and ends the same, but the work is done twice",
+    "gpt-asks-for-a-replica": "any; it begins anew and ends the same, but the work is done twice",
 }
