@@ -15,6 +15,7 @@ from flowdist.graph.role_graph import (
     Gate,
     JobOptions,
     JointWorld,
+    MemorySpec,
     NodeSpec,
     Placement,
     Readiness,
@@ -40,8 +41,8 @@ from flowdist.graph.units import (
 
 __all__ = [
     "HOUR", "MINUTE", "MS", "NODE_MEMBER", "NODE_POOL", "NODE_PROCS", "SECOND", "WHOLE", "Cluster", "Domain",
-    "FailureKind", "Gate", "JobOptions", "JointWorld", "NoUnitError", "NodeSpec", "Placement", "Readiness",
-    "Resources", "RestartPolicy", "RoleGraph", "RoleSpec", "Rule", "SecretRef", "VersionEdge", "WorkloadSpec",
-    "decode_graph", "duration_help", "encode_graph", "format_duration", "format_memory", "parse_duration",
-    "parse_memory",
+    "FailureKind", "Gate", "JobOptions", "JointWorld", "MemorySpec", "NoUnitError", "NodeSpec", "Placement",
+    "Readiness", "Resources", "RestartPolicy", "RoleGraph", "RoleSpec", "Rule", "SecretRef", "VersionEdge",
+    "WorkloadSpec", "decode_graph", "duration_help", "encode_graph", "format_duration", "format_memory",
+    "parse_duration", "parse_memory",
 ]  # fmt: skip
