@@ -196,7 +196,7 @@ class WorkloadSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         return self.checkpoint_every_ns + self.blocking_ns
 
 
-class MemorySpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+class SnapshotSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """Snapshots of a gang in the memory of nodes (R24): every `every` steps, each shard in `copies` nodes.
 
     The first copy is on the node of the rank itself. The nodes of the others differ in the label `apart` ("node": in
@@ -231,7 +231,7 @@ class RoleSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     restart: RestartPolicy | None = None
     ready: Readiness | None = None
     ready_timeout_ns: Ns = 5 * MINUTE
-    memory: MemorySpec | None = None  # snapshots in the memory of nodes (R24); a joint world has one for all roles
+    snapshots: SnapshotSpec | None = None  # snapshots in the memory of nodes (R24); a joint world has one for all roles
     state: Literal["none", "memory", "checkpoint"] = "none"
     grace_ns: Ns = 10 * SECOND
     stop_grace_ns: Ns = 2 * SECOND

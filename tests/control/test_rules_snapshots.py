@@ -10,7 +10,7 @@ from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import ReleaseCopies, SetBuddies, StartReplica
 from flowdist.control.protocol.ids import SnapshotRef
 from flowdist.control.snapshots.buddies import ring
-from flowdist.graph import MemorySpec, NodeSpec
+from flowdist.graph import NodeSpec, SnapshotSpec
 from tests.control.harness import Talk, graph, r, restart, role
 
 
@@ -18,7 +18,7 @@ def started(nodes: int = 3, copies: int = 2, replicas: int | None = None, **fiel
     """A gang with one rank on each node, each with a vault."""
     many = replicas or nodes
     fields = {"restart": restart(times=9, backoff_ns=0), "min_replicas": 1, **fields}
-    spec = role("trainer", max_replicas=many, memory=MemorySpec(copies), **fields)
+    spec = role("trainer", max_replicas=many, snapshots=SnapshotSpec(copies), **fields)
     talk = Talk(graph(spec, nodes=nodes, cpu=1.0))
     for number, name in enumerate(node.name for node in talk.graph.cluster.nodes):
         join(talk, name, 1, port=7000 + number)
@@ -309,7 +309,9 @@ def test_r24_the_loss_of_a_node_without_a_member_re_forms_a_generation_that_read
 
 def test_r24_a_world_that_has_ended_releases_what_it_has() -> None:
     other = role("evaluator", primary=True)
-    talk = Talk(graph(role("trainer", max_replicas=2, min_replicas=2, memory=MemorySpec()), other, nodes=2, cpu=2.0))
+    talk = Talk(
+        graph(role("trainer", max_replicas=2, min_replicas=2, snapshots=SnapshotSpec()), other, nodes=2, cpu=2.0)
+    )
     for number in range(2):
         join(talk, f"node{number}", 1, port=7000 + number)
     save(talk, 20)
@@ -351,7 +353,7 @@ def test_r24_the_invariant_of_start_orders_names_a_snapshot_that_is_not_whole() 
 
 
 def test_r24_racks_are_labels_of_nodes() -> None:
-    spec = role("trainer", max_replicas=4, memory=MemorySpec(2, apart="rack"))
+    spec = role("trainer", max_replicas=4, snapshots=SnapshotSpec(2, apart="rack"))
     plan = graph(spec, nodes=4, cpu=1.0)
     racks = tuple(
         NodeSpec(node.name, cpu=1.0, labels=(("rack", f"r{i // 2}"),)) for i, node in enumerate(plan.cluster.nodes)

@@ -19,7 +19,7 @@ from flowdist.control.protocol.events import GpuFailed, InventoryItem, NodeJoine
 from flowdist.control.protocol.ids import NODE_RANK, NodeName, ReplicaId, WorldName, is_unnamed, unnamed_of_rank
 from flowdist.control.protocol.xid import why_kept
 from flowdist.control.snapshots.copies import lose_copies, note_vault
-from flowdist.control.snapshots.keeping import worlds_with_memory
+from flowdist.control.snapshots.keeping import worlds_with_snapshots
 from flowdist.graph import FailureKind
 from flowdist.graph.capacity import offered, subtract, without
 
@@ -150,7 +150,7 @@ def greet(job: JobState, connected: Connected) -> None:
     for replica in [job.replicas[name] for name in job.nodes[event.node].replicas]:
         if replica.phase == "starting" and replica.order is not None and (replica.id, replica.attempt) not in known:
             job.emit(replica.order)
-    for world in worlds_with_memory(job):
+    for world in worlds_with_snapshots(job):
         if event.node in world.buddies:
             job.emit(world.buddies[event.node])
     for world in [job.worlds[name] for name in job.nodes[event.node].stores]:

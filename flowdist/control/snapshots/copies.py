@@ -13,7 +13,7 @@ from flowdist.control.job.state import JobState, Replica, Snapshot, World
 from flowdist.control.protocol.effects import ReleaseCopies
 from flowdist.control.protocol.events import CopyBroken, CopyHeld
 from flowdist.control.protocol.ids import NodeName
-from flowdist.control.snapshots.keeping import candidate, release_old, worlds_with_memory
+from flowdist.control.snapshots.keeping import candidate, release_old, worlds_with_snapshots
 
 NAMES_MAX = 8  # ranks that a text names
 
@@ -46,7 +46,7 @@ def _counts(job: JobState, world: World, event: CopyHeld) -> bool:
     if event.generation != world.generation or world.phase not in ("running", "stopping"):
         return False
     first = job.replicas[world.members[0]].order
-    if job.roles[world.roles[0]].spec.memory is None or first is None or first.generation != event.generation:
+    if job.roles[world.roles[0]].spec.snapshots is None or first is None or first.generation != event.generation:
         return False
     if event.world_size != first.world_size or not 0 <= event.rank < first.world_size or event.step < 0:
         return False
@@ -69,7 +69,7 @@ def lose_copy(job: JobState, event: CopyBroken) -> None:
 
 def lose_copies(job: JobState, name: NodeName, cause: str) -> None:
     """Record that a lost node holds nothing any more; `cause` says how, as in `lost with node2`."""
-    for world in worlds_with_memory(job):
+    for world in worlds_with_snapshots(job):
         if world.buddies.pop(name, None) is not None:
             world.has_other_nodes = True
         _lose(job, world, name, cause, _held(world, name))
@@ -82,7 +82,7 @@ def note_vault(job: JobState, name: NodeName, port: int, copies: tuple[CopyHeld,
         return
     has_moved, node.vault_port = node.vault_port != port, port
     listed = {(each.world, each.generation, each.step, each.rank) for each in copies}
-    for world in worlds_with_memory(job):
+    for world in worlds_with_snapshots(job):
         world.has_other_nodes |= has_moved
         lost = [each for each in _held(world, name) if (world.name, *each) not in listed]
         _lose(job, world, name, f"lost with the vault of {name}", lost)

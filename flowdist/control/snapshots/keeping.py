@@ -14,12 +14,13 @@ from flowdist.control.job.facts import FREE
 from flowdist.control.job.state import JobState, Snapshot, World
 from flowdist.control.protocol.effects import ReleaseCopies, SetBuddies
 from flowdist.control.protocol.ids import NodeName, WorldName
+from flowdist.control.rules import SNAPSHOT_LOST
 from flowdist.control.snapshots.buddies import place_of, ring
 
 
-def worlds_with_memory(job: JobState) -> list[World]:
+def worlds_with_snapshots(job: JobState) -> list[World]:
     """Return the worlds that have snapshots in memory, in the order of the graph."""
-    names = [role.worlds[0] for role in job.roles.values() if role.spec.memory is not None]
+    names = [role.worlds[0] for role in job.roles.values() if role.spec.snapshots is not None]
     return [job.worlds[name] for name in dict.fromkeys(names)]
 
 
@@ -35,7 +36,7 @@ def keep_snapshots(job: JobState, names: Sequence[WorldName]) -> None:
     """Do for each of these worlds, which have changed, what follows from its copies and nodes."""
     for name in names:
         world = job.worlds[name]
-        if job.roles[world.roles[0]].spec.memory is None:
+        if job.roles[world.roles[0]].spec.snapshots is None:
             continue
         release_old(job, world)
         if world.phase != "running":
@@ -93,7 +94,7 @@ def _name_buddies(job: JobState, world: World) -> None:
 
 def buddies_of(job: JobState, world: World) -> dict[NodeName, SetBuddies]:
     """Return the order to each vault of a world that names its buddies, from the nodes of its members alone."""
-    spec = job.roles[world.roles[0]].spec.memory
+    spec = job.roles[world.roles[0]].spec.snapshots
     assert spec is not None
     names = {member.node: None for member in job.members_of(world) if member.node is not None}
     nodes = [node for name in names if (node := job.nodes[name]).usable and node.vault_port]
@@ -117,4 +118,4 @@ def _read_another(job: JobState, world: World) -> None:
     assert world.reads is not None
     reason = f"{world.name} cannot read the snapshot of step {world.reads.step} any more"
     world.reads = None
-    open_incident(job, "snapshot_lost", world.name, reason, FREE, closure(job, [world.name]))
+    open_incident(job, SNAPSHOT_LOST, world.name, reason, FREE, closure(job, [world.name]))
