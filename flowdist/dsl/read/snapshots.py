@@ -36,6 +36,9 @@ def check_snapshots(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
     if not spec.gang and not fields.is_wrong("kind", "gang", "restart"):
         help = "make it a gang, or leave snapshots= out"
         fields.error("FD171", "snapshots", "its replicas are no gang, so they have no common state", help)
+    if spec.simulate:
+        help = "leave one of the two out: the simulator knows no snapshots of your own model"
+        fields.error("FD171", "snapshots", "it has simulate=, too", help)
     mates = [graph.role(name) for name in graph.mates_of(spec.name)]
     if other := next((mate for mate in mates if mate.snapshots != spec.snapshots), None):
         message = f"role {other.name!r} shares its world, and has other snapshots or none"
