@@ -151,7 +151,9 @@ def greet(job: JobState, connected: Connected) -> None:
         if replica.phase == "starting" and replica.order is not None and (replica.id, replica.attempt) not in known:
             job.emit(replica.order)
     for world in worlds_with_snapshots(job):
-        if event.node in world.buddies:
+        if world.has_other_nodes:
+            world.buddies.pop(event.node, None)  # it is told once the world runs
+        elif event.node in world.buddies:
             job.emit(world.buddies[event.node])
     for world in [job.worlds[name] for name in job.nodes[event.node].stores]:
         if world.phase == "opening":

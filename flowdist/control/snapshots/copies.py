@@ -43,10 +43,10 @@ def hold(job: JobState, event: CopyHeld) -> None:
 
 def _counts(job: JobState, world: World, event: CopyHeld) -> bool:
     """Return whether the copy is of the present generation, and of a member that lives (R19)."""
-    if event.generation != world.generation or world.phase not in ("running", "stopping"):
+    if job.roles[world.roles[0]].spec.snapshots is None or world.phase not in ("running", "stopping"):
         return False
     first = job.replicas[world.members[0]].order
-    if job.roles[world.roles[0]].spec.snapshots is None or first is None or first.generation != event.generation:
+    if first is None or not first.generation == world.generation == event.generation:
         return False
     if event.world_size != first.world_size or not 0 <= event.rank < first.world_size or event.step < 0:
         return False
