@@ -1,4 +1,4 @@
-"""A gang of which each rank has a shard of the state: every 20 steps, each shard is copied to the memory of two nodes."""
+"""A gang of which each rank has a shard of the state, and copies it to the memory of two nodes every 20 steps."""
 
 from flowdist import Node, Restart, Snapshots, Topology, Workload
 

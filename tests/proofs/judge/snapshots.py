@@ -189,13 +189,13 @@ class SnapshotJudge:
     def _judge_buddies(self, order: SetBuddies) -> None:
         """Judge buddies: other nodes of the world, with the addresses of their vaults, as many as there can be."""
         starts = [run.start for run in self.facts.members(order.world)]
-        if self.facts.world_done.get(order.world):
-            return  # a node of a member that has finished still counts
+        if not starts or len(starts) != starts[0].group_world_size:
+            return  # the node of a member that has ended still counts, until the world forms anew
         nodes = {start.node for start in starts if self.vaults.get(start.node)}
         copies = max(spec.snapshots.copies for spec in self.facts.roles_in(order.world) if spec.snapshots)
         names = [name for name, _ in order.buddies]
         is_right = len(set(names)) == len(names) and set(names) <= nodes - {order.node}
-        if starts and (not is_right or len(names) != min(copies, len(nodes)) - 1):
+        if not is_right or len(names) != min(copies, len(nodes)) - 1:
             self._complain(f"{order.node} has the buddies {names}, of {sorted(nodes)}")
-        if starts and any(not address.endswith(f":{self.vaults.get(name)}") for name, address in order.buddies):
+        if any(not address.endswith(f":{self.vaults.get(name)}") for name, address in order.buddies):
             self._complain(f"{order.node} gets an old address in {order.buddies}")
