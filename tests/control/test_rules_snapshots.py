@@ -65,7 +65,7 @@ def test_r24_buddies_are_the_next_nodes_of_a_ring_and_in_other_racks_where_there
     assert ring(plain, 1) == dict.fromkeys("abcd", ())
     assert ring(plain, 3) == {"a": ("b", "c"), "b": ("c", "d"), "c": ("d", "a"), "d": ("a", "b")}
     racked = [("a", "r1"), ("b", "r1"), ("c", "r2"), ("d", "r2")]
-    assert ring(racked, 2) == {"a": ("c",), "b": ("c",), "c": ("a",), "d": ("a",)}
+    assert ring(racked, 2) == {"a": ("c",), "c": ("b",), "b": ("d",), "d": ("a",)}
     assert ring(racked, 3)["a"] == ("c", "b"), "there are only two racks: the third copy is on the next node"
     assert ring([("a", "a")], 2) == {"a": ()}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from flowdist.control.protocol.ids import NodeName
@@ -10,10 +11,16 @@ from flowdist.control.protocol.ids import NodeName
 def ring(nodes: Sequence[tuple[NodeName, str]], copies: int) -> dict[NodeName, tuple[NodeName, ...]]:
     """Return the `copies` - 1 buddies of each node, or all others if there are not as many.
 
-    The nodes, each with its place (a rack, or itself), form a ring. The buddies of a node are the next ones that are in
-    places of their own, and if there are too few places, the next of the others.
+    The nodes, each with its place (a rack, or itself), form a ring, in which places take turns, so that each node holds
+    about as much. The buddies of a node are the next ones that are in places of their own, and if there are too few
+    places, the next of the others.
     """
-    found = {}
+    found, seen = {}, Counter[str]()
+    turns = []
+    for name, place in nodes:
+        turns.append((seen[place], name, place))
+        seen[place] += 1
+    nodes = [(name, place) for _, name, place in sorted(turns, key=lambda turn: turn[0])]
     for i, (name, place) in enumerate(nodes):
         places, chosen, others = {place: None}, list[NodeName](), list[NodeName]()
         for at in range(i + 1, i + len(nodes)):
