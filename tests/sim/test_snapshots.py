@@ -10,6 +10,8 @@ from flowdist.control.protocol.effects import Decided, StartReplica
 from flowdist.faults.grammar import Plan, parse_fault
 from flowdist.graph import SECOND, Cluster, NodeSpec, RestartPolicy, RoleGraph, RoleSpec, SnapshotSpec, WorkloadSpec
 from flowdist.record.journal import Record
+from flowdist.record.status import RecentDecisions, status_of
+from flowdist.report.record.state import state_text
 from flowdist.sim.engine.vault import ShardName
 from flowdist.sim.simulation import SimResult, Simulation
 from tests.choosing import examples
@@ -152,3 +154,12 @@ def test_no_generation_goes_on_from_a_torn_stale_fenced_or_mixed_snapshot(share:
             simulated(graph, *faults, seed=number % 3, until=1000 * SECOND)
         except AssertionError as error:
             raise AssertionError(f"history {number}: {faults}") from error
+
+
+def test_the_state_and_the_status_of_a_job_show_the_newest_whole_snapshot() -> None:
+    result = simulated(job(), until=190 * SECOND)
+    shown = state_text(result.job, None)
+    row = next(line for line in shown.splitlines() if line.strip().startswith("trainer  running"))
+    assert "in memory" in shown and "180 (2 of each shard)" in row
+    (world,) = status_of(result.job, RecentDecisions()).worlds
+    assert (world.snapshot, world.copies) == (180, 2)

@@ -24,9 +24,14 @@ def worlds_with_snapshots(job: JobState) -> list[World]:
     return [job.worlds[name] for name in dict.fromkeys(names)]
 
 
+def newest_snapshot(world: World) -> Snapshot | None:
+    """Return the newest snapshot of a world that is whole; None if it has none."""
+    return max([each for each in world.snapshots.values() if each.least], key=lambda each: each.age, default=None)
+
+
 def candidate(world: World) -> Snapshot | None:
     """Return what the next generation would go on from: the newest whole snapshot, unless a checkpoint is further."""
-    newest = max([each for each in world.snapshots.values() if each.least], key=lambda each: each.age, default=None)
+    newest = newest_snapshot(world)
     if newest is None or (world.checkpoint is not None and world.checkpoint.step > newest.step):
         return None
     return newest
