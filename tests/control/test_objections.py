@@ -154,6 +154,8 @@ def test_what_honest_agents_say_is_not_refused(job: JobState) -> None:
         *(reported(event) for event in (EXIT, ev.StepTold(R, 1, None), ev.ReplicaReady(R, 1), ev.NodeWarm("a"))),
         *(reported(event) for event in (ev.NodeStandsStill("a", "its spawner"), ev.NodeStandsStill("a", "", (R,)))),
         *(reported(event) for event in (ev.StoreLost("trainer", 1), ev.CheckpointOffered(R, 1, 1, "p", 5))),
+        *(held(), held(generation=9), reported(ev.CopyBroken("trainer", 1, 20, 0, "a"))),
+        *(reported(ev.VaultOpened("a", 7000)), reported(ev.VaultLost("a")), joined(vault_port=7000, copies=(HELD,))),
         *(Leave("a", 1), Heartbeat("a", 1, 5), Preempted("a", 1, 0)),
         *(reported(msgspec.structs.replace(EXIT, detail=LONG)), reported(ev.ReplicaStartsCold(R, 1, LONG))),
         *(reported(ev.StoreLost("trainer", 1, LONG)), joined(bad_gpus=((0, LONG),))),  # such texts are cut

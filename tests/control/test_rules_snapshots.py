@@ -362,3 +362,59 @@ def test_r24_racks_are_labels_of_nodes() -> None:
     for number in range(4):
         join(talk, f"node{number}", 1, port=7000 + number)
     assert talk.world("trainer").buddies["node0"].buddies == (("node2", "127.0.0.1:7002"),)
+
+
+def test_r24_the_loss_of_many_shards_is_told_in_one_line_and_without_a_checkpoint_the_beginning_is_next() -> None:
+    talk = Talk(graph(role("trainer", max_replicas=2, procs=9, snapshots=SnapshotSpec(1)), nodes=2, cpu=1.0))
+    for number in range(2):
+        join(talk, f"node{number}", 1, port=7000 + number)
+    for step in (20, 40):
+        for rank in range(18):
+            talk.tell(copy(talk, rank, rank // 9, step))
+    talk.tell(ev.CopyBroken("trainer", 1, 40, 3, "node0", "wrong checksum"))
+    assert talk.texts()[-1] == (
+        "trainer: of step 40 the shard of rank 3 is broken on node0 (wrong checksum); the beginning is next"
+    ), "step 20 was released when 40 had all copies"
+    save_again = [copy(talk, rank, rank // 9, 60) for rank in range(18)]
+    for each in save_again:
+        talk.tell(each)
+    talk.gone("node1")
+    assert "trainer: of step 60 9 of 18 shards are lost with node1; the beginning is next" in talk.texts()
+
+
+def test_r24_an_earlier_snapshot_is_next_while_the_newer_one_has_too_few_copies() -> None:
+    talk = started()
+    save(talk, 460)
+    save(talk, 480, buddies=False)
+    talk.tell(ev.CopyBroken("trainer", 1, 480, 2, "node2"))
+    expected = "trainer: of step 480 the shard of rank 2 is broken on node2; the snapshot of step 460 is next"
+    assert talk.texts()[-1] == expected
+
+
+def test_r24_news_of_nodes_and_worlds_that_are_not_there_change_nothing() -> None:
+    talk = started()
+    save(talk, 480)
+    before = talk.world("trainer").snapshots[1, 480].least
+    talk.tell(ev.CopyBroken("nosuch", 1, 480, 0, "node0"))
+    talk.tell(ev.CopyBroken("trainer", 1, 20, 0, "node0"))
+    talk.tell(ev.VaultOpened("nosuch", 7000))
+    talk.tell(ev.VaultLost("nosuch"))
+    talk.tell(replace(copy(talk, 0, 0, 500), node="nosuch"))
+    assert talk.world("trainer").snapshots[1, 480].least == before
+    assert sorted(talk.world("trainer").snapshots) == [(1, 480)]
+
+
+def test_r24_workers_that_stay_in_place_are_not_said_to_go_on_from_memory() -> None:
+    talk = started()
+    save(talk, 480)
+    talk.elastic("trainer/0", "trainer/1", "trainer/2")
+    talk.gone("node2")
+    assert chosen(talk) == (1, 480) and not [text for text in talk.texts() if "goes on from memory" in text]
+
+
+def test_r24_a_snapshot_without_any_copy_is_forgotten() -> None:
+    talk = started(nodes=2, copies=1)
+    talk.tell(copy(talk, 0, 0, 20))
+    talk.tell(copy(talk, 1, 1, 40))
+    talk.tell(ev.VaultLost("node0"))
+    assert sorted(talk.world("trainer").snapshots) == [(1, 40)]
