@@ -9,7 +9,7 @@ import pytest
 
 from flowdist.graph import SnapshotSpec, decode_graph, encode_graph
 from flowdist.graph.codec import why_unsound
-from tests.dsl.test_load import loaded, refused
+from tests.dsl.test_load import loaded, problems_of, refused
 
 HEAD = "from flowdist import Node, Restart, Snapshots, Topology, Workload\n"
 RACKS = 'nodes=[Node(labels={"rack": f"r{i // 2}"}) for i in range(4)]'
@@ -76,6 +76,29 @@ def test_roles_of_a_world_have_the_same_snapshots(tmp_path: Path) -> None:
     assert "it has snapshots, and is no gang" in why_unsound(msgspec.structs.replace(same, roles=(loose,), worlds=()))
 
 
+def test_mistakes_are_said_at_once_and_what_follows_from_them_is_not(tmp_path: Path) -> None:
+    body = topology("snapshots=Snapshots(copies=0, apart='rak', size=-1)", RACKS).replace("t.role(", "a = t.role(")
+    body += '\nb = t.role("b", "true", snapshots=Snapshots(copies=7))\nt.world("core", a, b)'
+    found = [(problem.code, problem.message.partition(": ")[2]) for problem in problems_of(tmp_path, body)]
+    assert found == [
+        ("FD105", "copies=0 is less than 1"),
+        ("FD105", "size=-1 must not be negative"),
+        ("FD171", "copies=7 are on as many nodes, but it may run on 4 nodes"),
+    ]
+
+
+def test_a_model_of_the_user_has_no_snapshots(tmp_path: Path) -> None:
+    methods = ("__init__(self, ctx)", "restore(self)", "step(self, step)")
+    model = "class Model:\n" + "".join(f"    def {method}: pass\n" for method in methods)
+    body = topology("snapshots=Snapshots(), simulate=Model").replace(HEAD, HEAD + model)
+    assert "it has simulate=, too" in refused(tmp_path, body).message
+
+
 def test_a_part_is_set_on_the_command_line(tmp_path: Path) -> None:
     graph = loaded(tmp_path, topology("snapshots=Snapshots()"), sets=["a.snapshots.copies=3"]).graph
     assert graph.role("a").snapshots == SnapshotSpec(3)
+
+
+def test_nothing_is_said_of_copies_while_the_number_of_replicas_is_wrong(tmp_path: Path) -> None:
+    body = topology("snapshots=Snapshots(copies=5, size='99GiB')").replace('"1:4"', '"0"')
+    assert refused(tmp_path, body).code == "FD105"

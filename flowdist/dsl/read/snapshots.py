@@ -40,14 +40,15 @@ def check_snapshots(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
         help = "leave one of the two out: the simulator knows no snapshots of your own model"
         fields.error("FD171", "snapshots", "it has simulate=, too", help)
     mates = [graph.role(name) for name in graph.mates_of(spec.name)]
+    mates = [mate for mate in mates if not fields.problems.is_wrong(owner_of(mate), "snapshots")]
     if other := next((mate for mate in mates if mate.snapshots != spec.snapshots), None):
         message = f"role {other.name!r} shares its world, and has other snapshots or none"
         fields.error("FD171", "snapshots", message, "write the same snapshots= for all roles of a world")
-    if not (part.is_wrong("copies") or fields.is_wrong("replicas", "where")):
+    if not fields.is_wrong("replicas", "where"):
         _check_copies(part, spec, graph)
     if graph.cluster.given and not fields.problems.is_wrong(owner_of(graph), "nodes"):
         _check_apart(part, spec, graph)
-        if not fields.is_wrong("replicas", "memory", "resources", "where") and not part.is_wrong("copies", "size"):
+        if not fields.is_wrong("replicas", "memory", "resources", "where"):
             _check_size(part, spec, graph)
 
 
@@ -68,7 +69,7 @@ def _check_apart(part: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
     """Add an error for a label that no node has."""
     assert spec.snapshots is not None
     apart, labels = spec.snapshots.apart, {key for node in graph.cluster.nodes for key, _ in node.labels}
-    if apart not in {"node", *labels} and not part.is_wrong("apart"):
+    if apart not in {"node", *labels}:
         help = did_you_mean(apart, ["node", *sorted(labels)])
         part.error("FD171", "apart", f"apart={apart!r}: no node has such a label", help)
 
