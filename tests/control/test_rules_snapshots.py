@@ -418,3 +418,29 @@ def test_r24_a_snapshot_without_any_copy_is_forgotten() -> None:
     talk.tell(copy(talk, 1, 1, 40))
     talk.tell(ev.VaultLost("node0"))
     assert sorted(talk.world("trainer").snapshots) == [(1, 40)]
+
+
+def test_r24_a_start_order_that_an_agent_lacks_is_not_repeated_when_its_snapshot_is_lost() -> None:
+    talk = started(nodes=2)
+    save(talk, 480)
+    talk.auto = False
+    talk.fail("trainer/0")
+    talk.tell(ev.ReplicaStopped(r("trainer/1"), 1))
+    talk.tell(ev.StoreOpened("trainer", 2, 1))
+    assert chosen(talk) == (1, 480)
+    join_starting(talk, "node1", copy_of(1, 1, 480), copy_of(0, 1, 480))
+    assert [start.replica.index for start in talk.starts[-1:]] == [1], "its order may be lost: it comes once more"
+    talk.starts.clear()
+    talk.tell(ev.VaultLost("node0"))
+    join_starting(talk, "node1")
+    assert talk.starts == [] and talk.world("trainer").phase == "stopping"
+
+
+def copy_of(rank: int, holder: int, step: int) -> ev.CopyHeld:
+    return ev.CopyHeld("trainer", 1, step, rank, f"node{holder}", 2, 100, f"d{rank}")
+
+
+def join_starting(talk: Talk, name: str, *copies: ev.CopyHeld) -> None:
+    """The agent connects again, and knows no attempt."""
+    spec = next(node for node in talk.graph.cluster.nodes if node.name == name)
+    talk.tell(ev.NodeJoined(name, spec, vault_port=7001, copies=copies))

@@ -19,7 +19,7 @@ from flowdist.control.protocol.events import GpuFailed, InventoryItem, NodeJoine
 from flowdist.control.protocol.ids import NODE_RANK, NodeName, ReplicaId, WorldName, is_unnamed, unnamed_of_rank
 from flowdist.control.protocol.xid import why_kept
 from flowdist.control.snapshots.copies import lose_copies, note_vault
-from flowdist.control.snapshots.keeping import worlds_with_snapshots
+from flowdist.control.snapshots.keeping import has_lost_state, worlds_with_snapshots
 from flowdist.graph import FailureKind
 from flowdist.graph.capacity import offered, subtract, without
 
@@ -148,7 +148,8 @@ def greet(job: JobState, connected: Connected) -> None:
             job.emit(StopReplica(event.node, item.replica, item.attempt, 0))
     known = {(item.replica, item.attempt) for item in event.inventory}
     for replica in [job.replicas[name] for name in job.nodes[event.node].replicas]:
-        if replica.phase == "starting" and replica.order is not None and (replica.id, replica.attempt) not in known:
+        lacks_order = replica.phase == "starting" and (replica.id, replica.attempt) not in known
+        if lacks_order and replica.order is not None and not has_lost_state(job.worlds[replica.world]):
             job.emit(replica.order)
     for world in worlds_with_snapshots(job):
         if world.has_other_nodes:

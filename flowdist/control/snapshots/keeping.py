@@ -49,7 +49,7 @@ def keep_snapshots(job: JobState, names: Sequence[WorldName]) -> None:
             continue
         if world.has_other_nodes:
             _name_buddies(job, world)
-        if world.reads is not None and not _is_readable(world):
+        if has_lost_state(world):
             _read_another(job, world)
 
 
@@ -112,10 +112,12 @@ def buddies_of(job: JobState, world: World) -> dict[NodeName, SetBuddies]:
     }
 
 
-def _is_readable(world: World) -> bool:
-    assert world.reads is not None
+def has_lost_state(world: World) -> bool:
+    """Return whether a generation reads a snapshot of which a shard is lost: its members cannot start."""
+    if world.reads is None:
+        return False
     snapshot = world.snapshots.get((world.reads.generation, world.reads.step))
-    return snapshot is not None and snapshot.least > 0
+    return snapshot is None or not snapshot.least
 
 
 def _read_another(job: JobState, world: World) -> None:
