@@ -10,12 +10,13 @@ from flowdist._version import __version__
 
 TYPE_CHECKING = False  # typing is imported by no worker that does not need it
 if TYPE_CHECKING:
-    from flowdist.dsl import Node, On, Resources, Restart, Role, Secret, Template, Topology, Workload
+    from flowdist.dsl import Node, On, Resources, Restart, Role, Secret, Snapshots, Template, Topology, Workload
     from flowdist.launching.caller import launch
 
-WORDS = ("Node", "On", "Resources", "Restart", "Role", "Secret", "Template", "Topology", "Workload")
+WORDS = ("Node", "On", "Resources", "Restart", "Role", "Secret", "Snapshots", "Template", "Topology", "Workload")
 __all__ = [
-    "Node", "On", "Resources", "Restart", "Role", "Secret", "Template", "Topology", "Workload", "__version__", "launch",
+    "Node", "On", "Resources", "Restart", "Role", "Secret", "Snapshots", "Template", "Topology", "Workload",
+    "__version__", "launch",
 ]  # fmt: skip
 
 

@@ -44,6 +44,8 @@ from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import AnswerCheckpoint, Decided, Effect
 from flowdist.control.protocol.ids import NodeName, replica_of
 from flowdist.control.recording import record
+from flowdist.control.snapshots.copies import hold
+from flowdist.control.snapshots.keeping import keep_snapshots
 from flowdist.graph import RoleGraph, format_duration
 
 SETTLE_ROUNDS_MAX = 1000  # a job settles in a few rounds: more means a bug
@@ -103,8 +105,10 @@ def _judge_recorded(job: JobState) -> None:
 
 def _judge(job: JobState, fact: Fact) -> None:
     match fact:
-        case ev.CheckpointOffered():  # the first three come most often, and each comparison before them costs
+        case ev.CheckpointOffered():  # the first four come most often, and each comparison before them costs
             _offered(job, fact)
+        case ev.CopyHeld():
+            hold(job, fact)
         case ev.ReplicaProgressed() | ev.ReplicaStepped():
             note_first_step(job, job.worlds[job.replicas[fact.replica].world])
         case Decided():
@@ -171,6 +175,7 @@ def settle(job: JobState, rounds_max: int = SETTLE_ROUNDS_MAX) -> None:
         if job.ending is None:
             touch_dependents(job, roles)
             form_worlds(job, job.in_order({**dict.fromkeys(names), **job.touched}) if job.touched else names)
+            keep_snapshots(job, names)
         if job.ending is None:  # forming ends the job when a world waits for a role that was ignored
             update_addresses(job, roles)
     raise AssertionError("the job does not settle")

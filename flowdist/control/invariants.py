@@ -15,7 +15,7 @@ from flowdist.control.job.parts import LIVE_PHASES, OVER_PHASES, PHASES, UP_PHAS
 from flowdist.control.job.state import Incident, JobState, Node, Replica, Role, World
 from flowdist.control.placement.chooser import candidate
 from flowdist.control.placement.placement import takes_more
-from flowdist.control.protocol.effects import Effect
+from flowdist.control.protocol.effects import Effect, StartReplica
 from flowdist.control.protocol.events import (
     CheckpointOffered,
     Event,
@@ -24,12 +24,13 @@ from flowdist.control.protocol.events import (
     ReplicaSpent,
     ReplicaStepped,
 )
-from flowdist.control.protocol.ids import NodeName, ReplicaId
+from flowdist.control.protocol.ids import NodeName, ReplicaId, SnapshotRef
 from flowdist.graph import VersionEdge, format_duration
 from flowdist.graph.capacity import Capacity, offered, subtract, without
 
 SMALL = 128  # nodes, replicas and incidents of a job that "paced" checks in full after each event
 SHARE = 8  # "paced" checks a larger job in full once in so many events: its nodes, replicas and incidents / SHARE
+SNAPSHOTS_MAX = 5  # that a world keeps: see `snapshots.keeping`
 EVERY = 32  # checks of "changed" from one full check to the next
 # Events that change nothing that an invariant is about.
 PROGRESS = (ReplicaProgressed, ReplicaStepped, ReplicaSpent, CheckpointOffered, NodeHeard)
@@ -214,9 +215,45 @@ def check_world(job: JobState, world: World) -> None:
         _check_formed(job, world, members)
     if world.phase == "stopping" and job.ending is None:
         assert world.incident is not None or world.retiring, f"{world.name} stops for no incident and is not retiring"
+    if world.snapshots or world.reads is not None or world.buddies:
+        check_snapshots(job, world)
     if Due("finish", world.name) in job.due:
         is_closing = world.phase in ("running", "stopping") and any(replica.phase == "succeeded" for replica in members)
         assert is_closing, f"{world.name} has to finish, but none of it has"
+
+
+def check_snapshots(job: JobState, world: World) -> None:
+    """Check the copies that a world has, and the snapshot that its generation reads (R24).
+
+    Copies are on usable nodes, those of a shard are equal, and none is of a generation to come. All members go on from
+    one snapshot, which stays whole until the world steps.
+    """
+    assert len(world.snapshots) <= SNAPSHOTS_MAX, f"{world.name} keeps {len(world.snapshots)} snapshots"
+    for age, snapshot in world.snapshots.items():
+        name = f"the snapshot of {world.name} at step {snapshot.step} of generation {snapshot.generation}"
+        assert age == snapshot.age and 1 <= snapshot.generation <= world.generation, f"{name} is out of place"
+        assert all(0 <= rank < snapshot.world_size for rank in snapshot.copies), f"{name} has a shard too many"
+        counts = [len(copies) for copies in snapshot.copies.values()]
+        least = min(counts) if len(counts) == snapshot.world_size else 0
+        assert snapshot.least == least, f"{name} has {least} copies of each shard, not {snapshot.least}"
+        for copies in snapshot.copies.values():
+            assert all(job.nodes[holder].usable for holder in copies), f"{name} has a copy on a lost node"
+            assert len(set(copies.values())) <= 1, f"{name} has copies of one shard that differ"
+    reads = world.reads
+    if reads is not None:
+        assert world.phase == "running", f"{world.name} reads a snapshot, and is {world.phase}"
+        known = world.snapshots.get((reads.generation, reads.step))
+        assert known is not None and known.least, f"{world.name} reads the snapshot of step {reads.step}: it is lost"
+
+
+def check_start(job: JobState, start: StartReplica, chosen: SnapshotRef) -> None:
+    """Check, in the state after the event, that the snapshot of a start order is whole, older, and held as it says."""
+    name = f"{start.replica} starts from step {chosen.step} of generation {chosen.generation}"
+    known = job.worlds[start.world].snapshots.get((chosen.generation, chosen.step))
+    assert known is not None and known.least, f"{name}, which is not whole"
+    assert chosen.generation < start.generation, f"{name}, which is its own"
+    for rank, names in enumerate(chosen.holders):
+        assert any(holder in known.copies[rank] for holder in names), f"{name}, whose shard {rank} is held elsewhere"
 
 
 def _check_pool(job: JobState, world: World) -> None:
@@ -267,7 +304,8 @@ def _check_running(job: JobState, world: World, members: list[Replica]) -> None:
     """
     undecided = job.ending is None and world.notice is None
     size = sum([job.replicas[id].procs for id in world.members])
-    rank = 0
+    rank, first = 0, members[0].order
+    assert first is not None, f"{world.name} runs without an order"
     for replica in members:
         if undecided:
             is_in = replica.phase not in ("gone", "waiting", "ended")
@@ -276,6 +314,7 @@ def _check_running(job: JobState, world: World, members: list[Replica]) -> None:
         assert order is not None and order.generation == world.generation, f"{world.name} mixes generations"
         assert order.rank == rank and order.world_size == size, f"{world.name}: ranks have holes"
         assert 0 <= order.source_rank < size, f"{world.name}: the source rank is not the rank of a member"
+        assert order.snapshot == first.snapshot, f"the members of {world.name} go on from different states"
         rank += replica.procs
 
 
@@ -395,6 +434,9 @@ class InvariantChecker:
         if type(event) in PROGRESS and (self.by_moment or self._left > 0):
             return
         self._is_due = True
+        for effect in effects:
+            if type(effect) is StartReplica and effect.snapshot is not None:
+                check_start(job, effect, effect.snapshot)
         if self.checks == "paced" and self._left > 1:
             self._note_named(job, (event, *effects))
 

@@ -17,6 +17,7 @@ from flowdist.control.membership.samples import note_sampling
 from flowdist.control.membership.versions import note_acknowledged, note_checked, note_published
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.ids import ReplicaId
+from flowdist.control.snapshots.copies import lose_copy, note_vault
 from flowdist.graph import format_duration
 
 
@@ -28,7 +29,7 @@ def record(job: JobState, event: ev.Event) -> None:
             _record_of_replica(job, replica, event)
         return
     match event:
-        case ev.CheckpointOffered():  # before the others, because it comes most often
+        case ev.CheckpointOffered() | ev.CopyHeld():  # before the others, because they come most often
             job.facts.append(event)
         case ev.NodeJoined():
             for item in join(job, event):
@@ -48,6 +49,12 @@ def record(job: JobState, event: ev.Event) -> None:
             lose_gpu(job, event)
         case ev.StoreLost():
             _store_lost(job, event)
+        case ev.VaultOpened():
+            note_vault(job, event.node, event.port)
+        case ev.VaultLost():
+            note_vault(job, event.node, 0)
+        case ev.CopyBroken():
+            lose_copy(job, event)
         case ev.ControllerStarted():
             _take_over(job, event)
         case ev.TimePassed():

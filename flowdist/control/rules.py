@@ -150,6 +150,8 @@ def step_without_last(step: int) -> int:
 # if a change of one of these kinds is the one too many (R8).
 CHOSEN_KINDS: frozenset[str] = frozenset({"joined", "scaled", "address_changed", "interrupted", "drained"})
 
+SNAPSHOT_LOST = "snapshot_lost"  # the kind of another such change: the state that a world reads is lost (R24)
+
 
 def stops_with_grace(kind: str) -> bool:
     """Return whether an incident of this kind stops members with their full grace: no peer of theirs has failed."""

@@ -5,8 +5,9 @@ and user code is executed only to build the topology.
 """
 
 from flowdist.dsl.topology import Gate, Role, Template, Topology, Version
-from flowdist.dsl.words import Node, On, Resources, Restart, Secret, Workload
+from flowdist.dsl.words import Node, On, Resources, Restart, Secret, Snapshots, Workload
 
 __all__ = [
-    "Gate", "Node", "On", "Resources", "Restart", "Role", "Secret", "Template", "Topology", "Version", "Workload",
+    "Gate", "Node", "On", "Resources", "Restart", "Role", "Secret", "Snapshots", "Template", "Topology", "Version",
+    "Workload",
 ]  # fmt: skip

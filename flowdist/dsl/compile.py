@@ -23,6 +23,7 @@ from flowdist.dsl.read.parallel import read_parallel
 from flowdist.dsl.read.placement import read_placement
 from flowdist.dsl.read.policy import compile_restart
 from flowdist.dsl.read.resources import NamedResources, read_cluster, read_heartbeat_and_lease
+from flowdist.dsl.read.snapshots import read_snapshots
 from flowdist.dsl.read.workload import read_workload
 from flowdist.dsl.topology import ROLE_DEFAULTS, Gate, Role, Topology, Version
 from flowdist.graph import MINUTE, SECOND, JobOptions, Resources
@@ -166,6 +167,7 @@ class _RoleCompiler:
             versions=self._versions(fields),
             restart=restart,
             ready=self._ready(fields, ports),
+            snapshots=read_snapshots(fields),
             state=fields.choice("state", ("none", "memory", "checkpoint")),
             **{f"{name}_ns": fields.duration(name, default) for name, default in self.shared.items()},
             hang_after_ns=fields.optional_duration("hang_after"),

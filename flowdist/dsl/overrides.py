@@ -1,8 +1,8 @@
 """`--set` and `--nodes`: overrides of the command line, which win over the file.
 
 `--set FIELD=VALUE` sets a field of the topology, `--set ROLE.FIELD=VALUE` a field of a role, and a further dot a field
-of the role's restart policy, workload or environment. A name without a dot that is a role's is refused, even if the
-topology has a field of that name.
+of the role's restart policy, snapshots, workload or environment. A name without a dot that is a role's is refused, even
+if the topology has a field of that name.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from flowdist.dsl.frozen import force
 from flowdist.dsl.problems.places import CLI, COMMAND_LINE, CallSite
 from flowdist.dsl.problems.problem import Problems, did_you_mean
 from flowdist.dsl.topology import ROLE_DEFAULTS, Gate, Role, Topology, replaced_by
-from flowdist.dsl.words import Node, Restart, Workload
+from flowdist.dsl.words import Node, Restart, Snapshots, Workload
 from flowdist.graph.units import COUNT_MAX
 
 HERE = CallSite(COMMAND_LINE, 1, ())
-NESTED = {"restart": Restart, "workload": Workload}
+NESTED = {"restart": Restart, "snapshots": Snapshots, "workload": Workload}
 NOT_SET = ("like", "versions")  # fields of a role that cannot be written as text
 CONDITIONS = ("started", "ready", "succeeded")
 
@@ -147,7 +147,7 @@ class _Override:
         owner.overridden[field] = CLI
 
     def _set_nested(self, role: Role, head: str, rest: str) -> None:
-        """Set field `rest` of the role's restart policy or workload (`head`), which is made if the role has none."""
+        """Set field `rest` of `head`, an argument such as the restart policy, which is made if the role has none."""
         kind = NESTED[head]
         default: Any = kind()
         force(default, "site", HERE)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, TypedDict, Unpack
 from flowdist.dsl.frozen import Frozen, closest, forgiving, report, unknown, word
 from flowdist.dsl.problems.places import CallSite, Place, call_site
 from flowdist.dsl.problems.problem import current_recording
-from flowdist.dsl.words import Duration, Memory, Node, Resources, Restart, Secret, Workload
+from flowdist.dsl.words import Duration, Memory, Node, Resources, Restart, Secret, Snapshots, Workload
 from flowdist.graph.role_graph import OnRestart
 
 
@@ -44,6 +44,7 @@ class RoleFields(TypedDict, total=False):
     primary: bool
     ready_when: str | None
     ready_timeout: Duration | None
+    snapshots: Snapshots | None
     state: Literal["none", "memory", "checkpoint"]
     grace: Duration | None
     stop_grace: Duration | None
@@ -388,11 +389,11 @@ class Topology(Frozen):
             depends_on: Gates, all of which have to open first, such as `x.ready()`; a bare role means `x.started()`.
             versions: `x.version(max_staleness=2)`: a replica is ready only with a fresh version of what `x` publishes.
             restart: Restart policy; None: a failure fails the job.
-            gang: True: the replicas share one world, and restart as one. Default: true for tasks, false for services
-                and `Restart("replica")`.
+            gang: True: the replicas share one world, and restart as one (but for services and `Restart("replica")`).
             primary: True: the job waits for this task; it succeeds when every primary task has succeeded.
             ready_when: Readiness check: `tcp:PORT`, `http:PORT/PATH`, `file:PATH`, `log:REGEX`, or `call`.
             ready_timeout: Time from the start of a replica to its readiness, after which it has failed (5 minutes).
+            snapshots: Snapshots of a gang in the memory of its nodes, `Snapshots(copies=2, every=20)` (None).
             state: Place of the role's state: `none`, `memory` (lost at a restart) or `checkpoint` (reloaded).
             grace, stop_grace, drain: Time from SIGTERM to SIGKILL of a worker: if nothing has failed (10 s), after a
                 failure (2 s), and after the job has succeeded (30 s).
@@ -408,7 +409,7 @@ class Topology(Frozen):
             numa: "node": each worker runs on the cores of the NUMA node of its GPU; None: on any core.
             count_steps: False: optimizer steps of workers that report no progress are not counted (True).
             virtual_local_rank: True: each worker has LOCAL_RANK=0 and sees one device, as with torchrun's option.
-            warm: False: workers are started by exec, never forked; else they are forked where that is possible.
+            warm: False: workers are started by exec, never forked; else forked where that is possible.
             parallel: Dimensions of the mesh, `{"pp": 2, "dp": "elastic", "tp": 2}`, for `flowdist.worker.mesh()`.
             workload: Timing of a worker in the simulator (600 steps of 1 s).
             simulate: A class that the simulator runs instead of the workers, or `"module:Class"`: see docs/models.md.

@@ -113,6 +113,29 @@ class Restart(Frozen):
 
 @word()
 @dataclass(eq=False, repr=False, kw_only=True)
+class Snapshots(Frozen):
+    """Snapshots of a gang in the memory of its nodes (R24), `snapshots=` of the role.
+
+    Workers call `flowdist.worker.snapshot(step)`, which does nothing at most steps. After a failure the gang goes on
+    from the newest snapshot of which each shard is on a node that is up, or from a later checkpoint.
+
+    Args:
+        copies: Number of nodes that hold the shard of a rank, its own node included.
+        every: Number of steps from one snapshot to the next.
+        apart: What differs between the nodes of the copies: "node", or a label of the nodes such as "rack". If the
+            label has too few values, some copies are on other nodes with the same one.
+        size: Size of the shard of one rank, such as `"200MB"`; 0: not known. With it, flowdist checks that the nodes
+            have the memory, and the simulator knows how long a copy takes.
+    """
+
+    copies: int = 2
+    every: int = 1
+    apart: str = "node"
+    size: Memory = 0
+
+
+@word()
+@dataclass(eq=False, repr=False, kw_only=True)
 class Workload(Frozen):
     """Timing of a worker of a role in the simulator, `workload=` of the role.
 

@@ -59,6 +59,7 @@ KINDS = {  # by name: the words, the argument, where it is simulated, real and f
     "lost-checkpoint": Kind("the lost checkpoint of {target}", "", _R, "", "", "damages unseen"),
     "corrupt-checkpoint": Kind("the corrupt checkpoint of {target}", "", _R, "", "", "damages unseen"),
     "slow-checkpoint": Kind("the slow checkpoints of {target} ({arg})", "factor", _R, "", "", "unseen"),
+    "broken-copy": Kind("the broken copies of {target}", "", _N, "", "", "unseen"),
     "scale": Kind("the scaling of {target} to {arg}", "number of replicas", _R, _R, "", "order"),
     "add": Kind("the arrival of {target}", "", _N, _N, _N, "order"),
     "drain": Kind("the drain of {target}", "", _N, _N, "", "order"),

@@ -85,6 +85,8 @@ def why_nothing_was_hit(fault: Fault, job: JobState) -> str:
         return f"there was no checkpoint of {fault.target} then"
     if fault.kind == "xid":
         return f"{fault.target} had no GPU {fault.xid[1]} then"
+    if fault.kind == "broken-copy":
+        return f"{fault.target} held no copies then"
     if fault.target == "controller":
         return "no controller ran then"
     if fault.target in nodes or fault.label is not None:

@@ -77,6 +77,8 @@ def _of_sizes(role: RoleSpec) -> Iterator[str]:
         yield f"its number of replicas is no multiple of {role.step}, which its mesh needs"
     if role.resources.gpu_share != 1000 and role.resources.gpu != 1:
         yield "a share is of one GPU"
+    if role.snapshots is not None and not role.gang:
+        yield "it has snapshots, and is no gang"
     load = role.workload
     if load.blocking_ns > load.checkpoint_ns or load.lag_ns > load.checkpoint_every_ns:
         yield "its workload blocks longer than a checkpoint takes, or a checkpoint takes longer than their interval"
@@ -122,6 +124,8 @@ def _of_worlds(graph: RoleGraph) -> Iterator[str]:
         roles = [role for role in graph.roles if role.name in world.roles]
         if len(roles) < 2 or any(role.kind == "service" or not role.gang for role in roles):
             yield f"world {world.name!r}: it is not of several gangs that are tasks"
+        if len({role.snapshots for role in roles}) > 1:
+            yield f"world {world.name!r}: its roles have different snapshots"
         if len({role.primary for role in roles}) > 1:
             yield f"world {world.name!r}: only some of its roles are primary"
     waits: dict[str, set[str]] = {graph.mates_of(role.name)[0]: set() for role in graph.roles}

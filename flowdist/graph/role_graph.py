@@ -196,6 +196,19 @@ class WorkloadSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         return self.checkpoint_every_ns + self.blocking_ns
 
 
+class SnapshotSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+    """Snapshots of a gang in the memory of nodes (R24): every `every` steps, each shard in `copies` nodes.
+
+    The first copy is on the node of the rank itself. The nodes of the others differ in the label `apart` ("node": in
+    their names), as far as that is possible. `size` is that of one shard in bytes; 0: it is not known.
+    """
+
+    copies: PositiveCount = 2
+    every: PositiveCount = 1
+    apart: str = "node"
+    size: Number = 0
+
+
 class RoleSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """A group of equal replicas. The arguments of `flowdist.dsl.Topology.role` describe the fields in full."""
 
@@ -218,6 +231,7 @@ class RoleSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     restart: RestartPolicy | None = None
     ready: Readiness | None = None
     ready_timeout_ns: Ns = 5 * MINUTE
+    snapshots: SnapshotSpec | None = None  # snapshots in the memory of nodes (R24); a joint world has one for all roles
     state: Literal["none", "memory", "checkpoint"] = "none"
     grace_ns: Ns = 10 * SECOND
     stop_grace_ns: Ns = 2 * SECOND

@@ -18,6 +18,7 @@ from flowdist.control.protocol.effects import Decided, Level, Outcome, StartRepl
 from flowdist.control.protocol.events import ReplicaProgressed, ReplicaStepped
 from flowdist.control.protocol.ids import NodeName, WorldName
 from flowdist.control.rules import budget_used
+from flowdist.control.snapshots.keeping import newest_snapshot
 from flowdist.graph import SECOND, WHOLE, VersionEdge
 from flowdist.graph.role_graph import RoleKind
 from flowdist.record.accounts import Bucket, Spent, goodput_of
@@ -77,13 +78,18 @@ class RoleStatus(msgspec.Struct, frozen=True):
 
 
 class WorldStatus(msgspec.Struct, frozen=True):
-    """World of a gang, or of several roles; `size` is its WORLD_SIZE, 0 if it is down; `checkpoints` were accepted."""
+    """World of a gang, or of several roles; `size` is its WORLD_SIZE, 0 if it is down; `checkpoints` were accepted.
+
+    `snapshot` is the step of the newest whole snapshot in memory (-1: none), of which each shard has `copies` at least.
+    """
 
     name: WorldName
     phase: WorldPhase
     generation: Count
     size: Count
     checkpoints: Count
+    snapshot: Step = -1
+    copies: Count = 0
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True):
@@ -354,7 +360,9 @@ def role_status(job: JobState, role: Role, now: int, steps_per_s: float | None =
 def _world(job: JobState, world: World) -> WorldStatus:
     running = world.members if world.phase == "running" else ()
     size = sum(job.replicas[replica].procs for replica in running)
-    return WorldStatus(world.name, world.phase, world.generation, size, world.checkpoints)
+    newest = newest_snapshot(world)
+    in_memory = (-1, 0) if newest is None else (newest.step, newest.least)
+    return WorldStatus(world.name, world.phase, world.generation, size, world.checkpoints, *in_memory)
 
 
 def _node(name: NodeName, node: Node) -> NodeStatus:

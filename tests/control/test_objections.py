@@ -48,6 +48,13 @@ def reported(event: ev.Event, node: str = "a") -> Report:
     return Report(node, 1, event)  # type: ignore[arg-type]
 
 
+HELD = ev.CopyHeld("trainer", 1, 20, 0, "a", 1, 100, "abc")
+
+
+def held(**changes: object) -> Report:
+    return reported(msgspec.structs.replace(HELD, **changes))
+
+
 BAD: list[tuple[ToController, str]] = [
     (Leave("b", 1), "a may not speak for 'b'"),
     (Leave("a", -1), "incarnation is -1"),
@@ -110,6 +117,22 @@ BAD: list[tuple[ToController, str]] = [
     (reported(ev.StoreOpened("nosuch", 1, 80)), "the job has no world 'nosuch'"),
     (reported(ev.StoreOpened("trainer", 2, 80)), "trainer has had no generation 2"),
     (reported(ev.StoreOpened("trainer", 1, 0)), "port is 0"),
+    (reported(ev.VaultOpened("b", 80)), "a may not speak for 'b'"),
+    (reported(ev.VaultOpened("a", 0)), "port is 0"),
+    (reported(ev.VaultLost("b")), "a may not speak for 'b'"),
+    (reported(ev.CopyBroken("trainer", 1, 20, 0, "b")), "a may not speak for 'b'"),
+    (reported(ev.CopyBroken("nosuch", 1, 20, 0, "a")), "the job has no world 'nosuch'"),
+    (held(node="b"), "a may not speak for 'b'"),
+    (held(world="nosuch"), "the job has no world 'nosuch'"),
+    (held(generation=0), "generation is 0"),
+    (held(step=-1), "step is -1"),
+    (held(rank=-1), "rank is -1"),
+    (held(world_size=0), "world_size is 0"),
+    (held(bytes=-1), "bytes is -1"),
+    (held(digest=LONG), "digest has 70000 characters"),
+    (joined(vault_port=1 << 17), "vault_port is 131072"),
+    (joined(copies=(HELD,) * 5000), "it has 5000 copies, at most 4096"),
+    (joined(copies=(msgspec.structs.replace(HELD, node="b"),)), "a may not speak for 'b'"),
     (reported(ev.CheckpointOffered(R, 1, -1, "p")), "generation is -1"),
     (reported(ev.CheckpointOffered(NOSUCH, 1, 1, "p")), "the job has no replica"),
     (reported(ev.CheckpointOffered(R, 1, 1, LONG)), "path has 70000 characters, at most 4096"),
@@ -138,6 +161,8 @@ def test_what_honest_agents_say_is_not_refused(job: JobState) -> None:
         *(reported(event) for event in (EXIT, ev.StepTold(R, 1, None), ev.ReplicaReady(R, 1), ev.NodeWarm("a"))),
         *(reported(event) for event in (ev.NodeStandsStill("a", "its spawner"), ev.NodeStandsStill("a", "", (R,)))),
         *(reported(event) for event in (ev.StoreLost("trainer", 1), ev.CheckpointOffered(R, 1, 1, "p", 5))),
+        *(held(), held(generation=9), reported(ev.CopyBroken("trainer", 1, 20, 0, "a"))),
+        *(reported(ev.VaultOpened("a", 7000)), reported(ev.VaultLost("a")), joined(vault_port=7000, copies=(HELD,))),
         *(Leave("a", 1), Heartbeat("a", 1, 5), Preempted("a", 1, 0)),
         *(reported(msgspec.structs.replace(EXIT, detail=LONG)), reported(ev.ReplicaStartsCold(R, 1, LONG))),
         *(reported(ev.StoreLost("trainer", 1, LONG)), joined(bad_gpus=((0, LONG),))),  # such texts are cut

@@ -28,6 +28,8 @@ def of_events(sessions: Sessions, message: Any) -> bytes:
         ev.ReplicaStartsCold(R, 1, LONG),
         ev.StoreLost("trainer", 1, LONG),
         ev.GpuFailed("node0", 0, LONG),
+        ev.VaultLost("node0", LONG),
+        ev.CopyBroken("trainer", 1, 20, 0, "node0", LONG),
     ],
 )
 def test_a_long_text_of_a_report_is_cut_and_says_so(event: Any) -> None:

@@ -13,7 +13,7 @@ import pytest
 from flowdist.dsl.compile import compile_topology
 from flowdist.dsl.problems.problem import Problems
 from flowdist.dsl.topology import Role, RoleFields, Template, Topology
-from flowdist.dsl.words import Node, On, Resources, Restart, Secret, Workload
+from flowdist.dsl.words import Node, On, Resources, Restart, Secret, Snapshots, Workload
 from flowdist.graph import decode_graph, encode_graph
 
 ODD: list[Any] = [
@@ -83,6 +83,7 @@ CALLS: dict[Callable[..., Any], Callable[..., Topology]] = {
     Resources: lambda **given: role_with(topology_with(resources={"small": Resources(**given)}), resources="small"),
     Restart: lambda **given: role_with(restart=Restart(**given)),
     On: lambda **given: role_with(restart=Restart(rules=[On(**given)])),
+    Snapshots: lambda **given: role_with(snapshots=Snapshots(**given)),
     Workload: lambda **given: role_with(workload=Workload(**given)),
     Role.started: gate_with,
     address_with: address_with,

@@ -211,7 +211,7 @@ def test_every_code_of_the_source_has_a_test_and_a_section_in_the_docs() -> None
     codes = {code for source in SOURCES for code in re.findall(r"FD\d{3}", source.read_text())}
     tested = {code for code, _, _ in CASES} | {"FD133", "FD140", "FD142"}  # these have tests of their own
     tested |= {f"FD15{i}" for i in range(5)}  # and so have these: tests/torchrun, tests/components
-    tested |= {"FD160", "FD306"}  # tests/dsl/test_parallel.py, test_models.py
+    tested |= {"FD160", "FD171", "FD306"}  # tests/dsl/test_parallel.py, test_snapshots.py, test_models.py
     tested |= {each.code for each in MISTAKES}
     tested |= {"FD330", "FD331"}  # tests/report/test_plan_faults.py
     tested |= {"FD182", "FD336"}  # tests/engines/test_slurm.py, test_jobset_problems.py

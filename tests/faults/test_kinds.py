@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from flowdist.dsl import Node, Restart, Topology, Workload
+from flowdist.dsl import Node, Restart, Snapshots, Topology, Workload
 from flowdist.faults.grammar import EXAMPLES
 from flowdist.faults.kinds import KINDS, Command, Target, Trait, carried_out
 from flowdist.sim.result import unfired_texts
@@ -36,7 +36,9 @@ SIMULATED = [(target, kind) for target, kinds in carried_out("simulated").items(
 def test_the_simulator_carries_out_what_the_table_says(target: str, kind: str) -> None:
     t = Topology("job", nodes=[Node("node0", cpu=4, gpu=1), Node("node1", cpu=4, gpu=1)])
     load = Workload(steps=100, step_time="1s", checkpoint_every="10s")
-    t.role("trainer", "true", replicas="1:2", gpu=1, restart=Restart(max_restarts=2), workload=load)
+    t.role(
+        "trainer", "true", replicas="1:2", gpu=1, restart=Restart(max_restarts=2), workload=load, snapshots=Snapshots()
+    )
     hit = {"node": "node9" if kind == "add" else "node1", "replica": "trainer/1", "controller": "controller"}[target]
     argument = {"nodes": "node0", "": ""}.get(KINDS[kind].argument) or EXAMPLES.get(KINDS[kind].argument, "")
     fault = f"{'trainer' if kind == 'scale' else hit}@30s:{kind}" + (f"={argument}" if argument else "")

@@ -26,6 +26,7 @@ from tests.proofs.judge.restart_rules import Complaint
 from tests.proofs.mutations import MUTANTS, Mutant, Property, mutated
 from tests.proofs.network import judge_network, networks
 from tests.proofs.runs import judge_restart, judge_run, quiet_runs, restarts, runs
+from tests.proofs.snapshots import judge_snapshots, snapshot_cases
 from tests.proofs.versions import judge_versions, version_cases
 
 SEED = 0
@@ -52,6 +53,7 @@ PROPERTIES: dict[Property, Checked] = {
     "restart": Checked(restarts, judge_restart, lambda case: 1, 200),
     "network": Checked(networks, judge_network, lambda case: sum(map(len, case.plan)) + len(case.changes), 600),
     "repeated": Checked(repeated_failures, judge_repeated_failures, lambda case: len(case.hits), 1000),
+    "snapshots": Checked(snapshot_cases, judge_snapshots, lambda case: len(case.moves), 1500),
     "versions": Checked(version_cases, judge_versions, lambda case: len(case.moves), 600),
 }
 

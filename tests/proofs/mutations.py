@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from types import CodeType, FunctionType
 from typing import Any, Literal, NamedTuple
 
-Property = Literal["conversation", "run", "quiet", "restart", "network", "repeated", "versions"]
+Property = Literal["conversation", "run", "quiet", "restart", "network", "repeated", "snapshots", "versions"]
 
 
 class Mutant(NamedTuple):
@@ -223,6 +223,38 @@ MUTANTS: tuple[Mutant, ...] = (
       "job.replicas_of(job.role_of(replica.id))[0].version = replica.version = event.version", "versions"),
     M("any-version", "R23", "a replica is ready with a version that is too old",
       "membership.versions:is_stale", "return behind and", "return False and", "versions"),
+    M("late-generation", "R24", "a copy counts whose generation is over",
+      "snapshots.copies:_counts", "if first is None or not first.generation == world.generation == event.generation:",
+      "if first is None:", "snapshots"),
+    M("late-attempt", "R24", "a copy counts of an attempt that is over",
+      "snapshots.copies:_counts", "return job.replicas[world.members[place]].is_live", "return True", "snapshots"),
+    M("lost-holder", "R24", "copies on a lost node still count",
+      "snapshots.copies:lose_copies", "_held(world, name))", "[])", "snapshots"),
+    M("lost-memory", "R24", "copies that an agent does not list when it connects again still count",
+      "snapshots.copies:note_vault", "if (world.name, *each) not in listed", "if False", "snapshots"),
+    M("broken-copy", "R24", "a copy with a wrong checksum still counts",
+      "snapshots.copies:lose_copy", "if each == (event.generation, event.step, event.rank)", "if False", "snapshots"),
+    M("mixed-shards", "R24", "shards of two generations with one step make one snapshot",
+      "snapshots.copies:hold", "world.snapshots.get((event.generation, event.step))",
+      "next((each for each in world.snapshots.values() if each.step == event.step), None)", "snapshots"),
+    M("differing-copies", "R24", "a copy counts that differs from the others of its shard",
+      "snapshots.copies:hold", "if digests and event.digest not in digests.values():", "if False:", "snapshots"),
+    M("torn-snapshot", "R24", "a generation goes on from a snapshot that is not whole",
+      "snapshots.keeping:newest_snapshot", "if each.least", "if each.copies", "snapshots"),
+    M("oldest-snapshot", "R24", "a generation goes on from an older snapshot than the newest whole one",
+      "snapshots.keeping:newest_snapshot", "return max(", "return min(", "snapshots"),
+    M("memory-before-disk", "R24", "a generation goes on from memory although a checkpoint is further",
+      "snapshots.keeping:candidate", "world.checkpoint.step > newest.step", "False", "snapshots"),
+    M("each-its-own-state", "R24", "the members of a generation go on from different states",
+      "membership.formation:start_members", "snapshot=snapshot,", "snapshot=snapshot if i else None,", "snapshots"),
+    M("reads-what-is-lost", "R24", "a generation goes on reading a snapshot that has lost a shard",
+      "snapshots.keeping:keep_snapshots", "_read_another(job, world)", "pass", "snapshots"),
+    M("release-last", "R24", "the last whole snapshot is released",
+      "snapshots.keeping:kept_snapshots", "{*full, *whole, ", "{*full, ", "snapshots"),
+    M("release-full", "R24", "the last snapshot with all of its copies is released for one with fewer",
+      "snapshots.keeping:kept_snapshots", "{*full, *whole, ", "{*whole, ", "snapshots"),
+    M("own-buddy", "R24", "a node is its own buddy",
+      "snapshots.buddies:ring", "range(i + 1, i + len(nodes))", "range(i, i + len(nodes) - 1)", "snapshots"),
     M("bad-gpu-again", "GPU", "a GPU that failed is assigned again",
       "placement.placement:_given_back", "return without(add(left, role.need, devices), tuple(node.bad_gpus))",
       "return add(left, role.need, devices)"),

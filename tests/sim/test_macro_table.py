@@ -32,6 +32,7 @@ TABLE = {
     "scenarios/topologies/ps.py": "the topology: roles=(ps, trainer, evaluator)",
     "scenarios/topologies/rl.py": "the topology: roles=(reward, replay, learner, actor, evaluator)",
     "scenarios/topologies/rivals.py": "the topology: roles=(blue, red)",
+    "scenarios/topologies/sharded.py": "role trainer: snapshots=SnapshotSpec(every=20, apart='rack', size=200000000)",
     "scenarios/topologies/stages.py": "the topology: roles=(reader, actor)",
     "examples/char_gpt/topology.py": "",
     "examples/resume_model/topology.py": "role trainer: simulate='model:Worker'",

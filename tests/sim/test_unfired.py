@@ -34,6 +34,7 @@ def job() -> Topology:
         ("node1@checkpoint=trainer,9", "trainer saved 3 checkpoints"),
         ("trainer/0@2s:torn-checkpoint", "there was no checkpoint of trainer/0 then"),
         ("ps@50s:lost-checkpoint", "there was no checkpoint of ps then"),
+        ("node1@50s:broken-copy", "node1 held no copies then"),
         ("node1@50s:xid=79", "node1 had no GPU 0 then"),
         ("ps@50s:slow=2x", "ps is a service: what a slow service costs its callers is not simulated"),
         ("ps@50s:disk-full", f"ps is a service: {NOT_SAVED}"),

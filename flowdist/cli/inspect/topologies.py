@@ -126,9 +126,9 @@ def explain(named: TopologyOptions, fails: tuple[str, ...]) -> None:
     flowdist explain jobs.py --fail ps/0       one replica is killed; ps alone means all of them
     flowdist explain --fail node1 --fail ps/0:oom      each by itself, with topology.py of this folder
 
-    Nothing runs. TARGET is a replica, a worker, a role, all, a node, a label of nodes (zone=a) or the controller;
-    KIND is kill (default), exit=CODE, signal=NAME, oom, hang, start_failed or unready, for nodes kill, lost, leave,
-    drain or preempt.
+    Nothing runs. TARGET is a replica, a worker, a role, all, nodes (node1,node2), a label of nodes (zone=a) or the
+    controller; KIND is kill (default), exit=CODE, signal=NAME, oom, hang, start_failed or unready, for nodes kill,
+    lost, leave, drain or preempt.
     """
     target = named.target or ""
     if re.fullmatch(r"fd\w*", target, re.IGNORECASE) is not None and not Path(target).exists():

@@ -17,6 +17,7 @@ from typing import assert_never
 from flowdist.control.agent import signs, suspended
 from flowdist.control.agent.attempts import Attempt, exit_event, first_date, name_culprit
 from flowdist.control.agent.lease import Lease
+from flowdist.control.agent.vault import Vault
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol import effects as fx
 from flowdist.control.protocol import events as ev
@@ -39,6 +40,7 @@ class Agent:
         self.delayed: dict[ReplicaId, fx.StartReplica] = {}  # starts that wait until dismissed workers have ended
         self.stores: dict[tuple[WorldName, int], int | None] = {}  # open ones with their ports; None: not bound yet
         self.dead_stores: dict[tuple[WorldName, int], str] = {}  # not closed; each with the detail of its death
+        self.vault = Vault(spec.name)
         self.bad_gpus: dict[int, str] = {}  # the reason, by number
         self.taken_at_ns = 0  # when the node will be taken away; 0: nothing is known
         self.stands_still = io.StoodStill()  # the processes on the node that are stopped
@@ -140,6 +142,8 @@ class Agent:
                 self._note_bound(event)
             case io.StoreExited():
                 self._note_store_exited(event)
+            case io.VaultBound() | io.VaultExited() | io.CopyStored() | io.CopyDamaged():
+                self.vault.note(event, self._report)
             case io.LeaveRequested():
                 self.is_leaving = True
                 for attempt in self.attempts.values():
@@ -171,7 +175,8 @@ class Agent:
             return
         items = tuple(attempt.item() for attempt in self.attempts.values())
         own = (self.spec.name, self.incarnation, self.spec, self.address)
-        self._send(msg.Join(*own, self._now, items, self.is_warming, tuple(self.bad_gpus.items())))
+        held = (self.vault.port, tuple(self.vault.copies.values()))
+        self._send(msg.Join(*own, self._now, items, self.is_warming, tuple(self.bad_gpus.items()), *held))
         self.lease.beat(self._now)
         self._resend()
 
@@ -247,6 +252,8 @@ class Agent:
                 attempt = self._attempt(order.replica, order.attempt)
                 if attempt is not None and not attempt.is_over:
                     self._out += signs.tell_workers(attempt, order, self._report)
+            case fx.SetBuddies() | fx.ReleaseCopies():
+                self._out.append(self.vault.obey(order))
             case fx.AnswerCheckpoint():
                 attempt = self._attempt(order.replica, order.attempt)
                 if attempt is not None:

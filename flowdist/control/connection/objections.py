@@ -91,6 +91,10 @@ def _of_join(message: Join, job: JobState) -> Iterator[str]:
     yield from _of_count("bad GPUs", message.bad_gpus, GPUS_MAX)
     for gpu, _ in message.bad_gpus:
         yield from _of_number("gpu", gpu, 0, GPUS_MAX)
+    yield from _of_number("vault_port", message.vault_port, 0, PORT_MAX)
+    yield from _of_count("copies", message.copies, ITEMS_MAX)
+    for copy in message.copies:
+        yield from _of_copy(copy, message.node, job)
 
 
 def _of_item(item: ev.InventoryItem, job: JobState) -> Iterator[str]:
@@ -139,6 +143,13 @@ def _of_report(event: ev.Event, node: NodeName, job: JobState) -> Iterator[str]:
             yield from _of_number("port", event.port, 1, PORT_MAX)
         case ev.StoreLost():
             yield from _of_store(event, node, job)
+        case ev.VaultOpened():
+            yield from _of_sender(event.node, node)
+            yield from _of_number("port", event.port, 1, PORT_MAX)
+        case ev.VaultLost():
+            yield from _of_sender(event.node, node)
+        case ev.CopyHeld() | ev.CopyBroken():
+            yield from _of_copy(event, node, job)
         case ev.CheckpointOffered():
             yield from _of_attempt(event, node, job)
             yield from _of_number("generation", event.generation)
@@ -215,6 +226,19 @@ def _of_store(event: ev.StoreOpened | ev.StoreLost, node: NodeName, job: JobStat
         yield f"{world.name} has had no generation {event.generation}"
     elif event.generation == world.generation and world.store_node != node:
         yield f"the store of {world.name} is on {world.store_node or 'no node'}, not on {node}"
+
+
+def _of_copy(event: ev.CopyHeld | ev.CopyBroken, node: NodeName, job: JobState) -> Iterator[str]:
+    yield from _of_sender(event.node, node)
+    if event.world not in job.worlds:
+        yield f"the job has no world {event.world[:100]!r}"
+    yield from _of_number("generation", event.generation, 1)  # one that no journal knows any more is released
+    yield from _of_number("step", event.step)
+    yield from _of_number("rank", event.rank, 0, RANK_MAX)
+    if isinstance(event, ev.CopyHeld):
+        yield from _of_number("world_size", event.world_size, 1, RANK_MAX)
+        yield from _of_number("bytes", event.bytes, 0, MEMORY_MAX)
+        yield from _of_name("digest", event.digest)
 
 
 def _of_exit(event: ev.ReplicaExited) -> Iterator[str]:

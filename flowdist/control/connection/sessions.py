@@ -22,6 +22,7 @@ from flowdist.control.job.state import JobState
 from flowdist.control.protocol.effects import Order
 from flowdist.control.protocol.events import (
     ControllerStarted,
+    CopyBroken,
     Event,
     GpuFailed,
     InventoryItem,
@@ -33,6 +34,7 @@ from flowdist.control.protocol.events import (
     ReplicaExited,
     ReplicaStartsCold,
     StoreLost,
+    VaultLost,
 )
 from flowdist.control.protocol.ids import NodeName
 from flowdist.control.protocol.messages import (
@@ -111,7 +113,7 @@ class Sessions:
                 self.detector.watch(node, now)
                 spec, address, items = message.spec, message.address, with_short_texts(message.inventory)
                 bad_gpus = tuple((gpu, cut(reason, GPU_TEXT_MAX)) for gpu, reason in message.bad_gpus)
-                news = (items, message.is_warming, bad_gpus)
+                news = (items, message.is_warming, bad_gpus, message.vault_port, message.copies)
                 joined = NodeJoined(node, spec, address, message.incarnation, *news)
                 return Received((Acked(self.epoch, message.incarnation, message.sent_ns, now),), (joined,))
             case Preempted():
@@ -152,11 +154,13 @@ TEXT_MAX = 500  # characters
 GPU_TEXT_MAX = 200  # characters of the reason why a GPU is bad; a node has one for each GPU, and one message holds all
 
 _TEXTS: dict[type, tuple[str, int]] = {
+    CopyBroken: ("why", GPU_TEXT_MAX),
     GpuFailed: ("reason", GPU_TEXT_MAX),
     NodeStandsStill: ("who", GPU_TEXT_MAX),
     ReplicaExited: ("detail", TEXT_MAX),
     ReplicaStartsCold: ("detail", TEXT_MAX),
     StoreLost: ("detail", TEXT_MAX),
+    VaultLost: ("detail", TEXT_MAX),
 }
 E = TypeVar("E", bound=Reported)
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
 from flowdist.control.job.facts import Charge, PastFailure
-from flowdist.control.protocol.effects import StartReplica
+from flowdist.control.protocol.effects import SetBuddies, StartReplica
 from flowdist.control.protocol.events import CheckpointOffered, ReplicaExited, Sampling
-from flowdist.control.protocol.ids import Addresses, NodeName, ProcessState, ReplicaId, WorldName
+from flowdist.control.protocol.ids import Addresses, NodeName, ProcessState, ReplicaId, SnapshotRef, WorldName
 from flowdist.graph import Gate, NodeSpec, Placement, RoleSpec
 from flowdist.graph.capacity import Capacity, Need
 
@@ -93,6 +93,46 @@ WorldPhase = Literal[
     "succeeded",
     "ended",
 ]
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """State of a world at one step of one generation, held in the memory of nodes (R24).
+
+    `copies` are the acknowledged ones on usable nodes, with their digests: by rank, then by holder. `having` is how
+    many ranks have at least 1, 2, ... copies. Only `add` and `remove` change them.
+    """
+
+    generation: int
+    step: int
+    world_size: int
+    copies: dict[int, dict[NodeName, str]] = field(default_factory=dict)
+    having: list[int] = field(default_factory=list)
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """Return a key by which snapshots of a world sort: the oldest is the lowest, whatever its step."""
+        return self.generation, self.step
+
+    @property
+    def least(self) -> int:
+        """Return how many copies each shard has at least; 0 if one has none, so that the snapshot is not whole."""
+        return sum([many == self.world_size for many in self.having])
+
+    def add(self, rank: int, holder: NodeName, digest: str) -> None:
+        """Add a copy that is not there yet."""
+        copies = self.copies.setdefault(rank, {})
+        copies[holder] = digest
+        if len(copies) > len(self.having):
+            self.having.append(0)
+        self.having[len(copies) - 1] += 1
+
+    def remove(self, rank: int, holder: NodeName) -> None:
+        """Remove a copy that is there."""
+        self.having[len(self.copies[rank]) - 1] -= 1
+        del self.copies[rank][holder]
+
+
 NoticeKind = Literal["drained", "preempted"]
 
 
@@ -124,6 +164,7 @@ class Node:
     stuck: dict[tuple[ReplicaId, int], tuple[int, ...]] = field(default_factory=dict)
     failures: list[PastFailure] = field(default_factory=list)
     bad_gpus: dict[int, str] = field(default_factory=dict)  # by number: why it is given to no replica
+    vault_port: int = 0  # of its vault (R24); 0: it has none
 
     @property
     def is_avoided(self) -> bool:
@@ -252,6 +293,10 @@ class World:
     hangs: bool = False  # it hangs: its stacks are written when it is stopped (R15)
     checkpoint: CheckpointOffered | None = None  # the latest that was accepted (R19)
     checkpoints: int = 0  # how many were accepted
+    snapshots: dict[tuple[int, int], Snapshot] = field(default_factory=dict)  # by generation and step (R24)
+    reads: SnapshotRef | None = None  # what the present generation goes on from; None: no snapshot, or it steps already
+    buddies: dict[NodeName, SetBuddies] = field(default_factory=dict)  # the last order to each vault of the world
+    has_other_nodes: bool = False  # nodes or vaults of the world have come or gone since its buddies were named
     drawing: Drawing | None = None  # how the last generation that reported it takes samples (R25)
     ledger: list[Counted] = field(default_factory=list)  # the steps in the latest checkpoint, in order
     counts: dict[ReplicaPhase, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))

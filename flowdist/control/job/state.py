@@ -26,6 +26,7 @@ from flowdist.control.job.parts import (
     Replica,
     ReplicaPhase,
     Role,
+    Snapshot,
     Stall,
     World,
     WorldPhase,
@@ -37,7 +38,7 @@ from flowdist.graph.capacity import Capacity
 
 __all__ = [  # re-exports the other types of the state, so that most modules import from here alone
     "OVER_PHASES", "PHASES", "Charge", "Failure", "Incident", "JobState", "Node", "Notice", "PastFailure", "Replica",
-    "ReplicaPhase", "Role", "World", "WorldPhase",
+    "ReplicaPhase", "Role", "Snapshot", "World", "WorldPhase",
 ]  # fmt: skip
 
 

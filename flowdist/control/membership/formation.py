@@ -29,6 +29,7 @@ from flowdist.control.placement.placement import (
 from flowdist.control.protocol.effects import OpenStore, StartReplica
 from flowdist.control.protocol.ids import ReplicaId, WorldName
 from flowdist.control.rules import growth_wait_ns
+from flowdist.control.snapshots.choosing import choose
 from flowdist.graph import format_duration
 from flowdist.graph.role_graph import GateCondition
 
@@ -317,6 +318,7 @@ def start_members(job: JobState, world: World) -> None:
         first_ranks[replica.id] = rank
         rank += replica.procs
         role_sizes[replica.id.role] = role_sizes.get(replica.id.role, 0) + replica.procs
+    snapshot, world.has_other_nodes = choose(job, world), True
     orders: list[StartReplica] = []  # for members whose suspended workers continue
     for i, replica in enumerate(members):
         role = job.role_of(replica.id)
@@ -348,6 +350,7 @@ def start_members(job: JobState, world: World) -> None:
             master_port=world.store_port,
             gpus=replica.gpus,
             addresses=replica.known_addresses,
+            snapshot=snapshot,
         )
         note_start(job, replica, world, before, continues)
         if continues:

@@ -18,6 +18,8 @@ from flowdist.control.protocol.effects import AskStep, OpenStore, StopAtStep, St
 from flowdist.control.protocol.events import GpuFailed, InventoryItem, NodeJoined, NodeStandsStill, ReplicaExited
 from flowdist.control.protocol.ids import NODE_RANK, NodeName, ReplicaId, WorldName, is_unnamed, unnamed_of_rank
 from flowdist.control.protocol.xid import why_kept
+from flowdist.control.snapshots.copies import lose_copies, note_vault
+from flowdist.control.snapshots.keeping import has_lost_state, worlds_with_snapshots
 from flowdist.graph import FailureKind
 from flowdist.graph.capacity import offered, subtract, without
 
@@ -44,6 +46,8 @@ def join(job: JobState, event: NodeJoined) -> list[InventoryItem]:
     live = [job.replicas[name] for name in node.replicas if job.replicas[name].is_live]
     present = frozenset((replica.id, replica.attempt) for replica in live)
     job.facts.append(Connected(event, present, is_added))
+    note_vault(job, event.node, event.vault_port, event.copies)
+    job.facts += event.copies
     for gpu, reason in event.bad_gpus:  # of a new node, `_add` has left them out already
         lose_gpu(job, GpuFailed(event.node, gpu, reason))
     if event.is_warming:
@@ -144,8 +148,14 @@ def greet(job: JobState, connected: Connected) -> None:
             job.emit(StopReplica(event.node, item.replica, item.attempt, 0))
     known = {(item.replica, item.attempt) for item in event.inventory}
     for replica in [job.replicas[name] for name in job.nodes[event.node].replicas]:
-        if replica.phase == "starting" and replica.order is not None and (replica.id, replica.attempt) not in known:
+        lacks_order = replica.phase == "starting" and (replica.id, replica.attempt) not in known
+        if lacks_order and replica.order is not None and not has_lost_state(job.worlds[replica.world]):
             job.emit(replica.order)
+    for world in worlds_with_snapshots(job):
+        if world.has_other_nodes:
+            world.buddies.pop(event.node, None)  # it is told once the world runs
+        elif event.node in world.buddies:
+            job.emit(world.buddies[event.node])
     for world in [job.worlds[name] for name in job.nodes[event.node].stores]:
         if world.phase == "opening":
             job.emit(OpenStore(event.node, world.name, world.generation))
@@ -193,6 +203,7 @@ def lose_node(job: JobState, name: NodeName, cause: str, because: str = "", *, a
     if was_usable:
         is_blamed = not asked and not node.is_leaving
         job.facts.append(Loss(name, cause, lost, name, is_told=True, is_blamed=is_blamed, unseated=unseated))
+        lose_copies(job, name, f"lost with {name}")
 
 
 def _give_up(job: JobState, name: NodeName) -> None:
@@ -261,6 +272,7 @@ def give_up_node(job: JobState, replica: Replica) -> None:
     kinds: list[tuple[Replica, FailureKind]] = [(replica, "unkillable"), *((other, "node_lost") for other in lost)]
     failures = tuple(Failure(each.id, kind, cause, at_ns=job.now) for each, kind in kinds)
     job.facts.append(Loss(name, cause, failures, name))
+    lose_copies(job, name, f"lost with {name}")
 
 
 def exclude_bad_gpus(node: Node, bad: tuple[tuple[int, str], ...]) -> None:

@@ -10,9 +10,18 @@ from typing import TYPE_CHECKING, get_args
 
 import msgspec
 
-from flowdist.control.protocol.effects import StartReplica
+from flowdist.control.protocol.effects import OfVault, StartReplica
 from flowdist.control.protocol.events import Sampling
-from flowdist.control.protocol.ids import Activity, Addresses, ExitCause, OfAttempt, OfStore, ProcessState, ReplicaId
+from flowdist.control.protocol.ids import (
+    Activity,
+    Addresses,
+    ExitCause,
+    OfAttempt,
+    OfCopy,
+    OfStore,
+    ProcessState,
+    ReplicaId,
+)
 from flowdist.control.protocol.messages import ToAgent, ToController
 from flowdist.graph import FailureKind
 
@@ -181,6 +190,32 @@ class StoreExited(OfStore, frozen=True, tag=True):
     detail: str = ""
 
 
+class VaultBound(msgspec.Struct, frozen=True, tag=True):
+    """The vault of the node, a new and empty one, listens on `port` (R24)."""
+
+    port: int
+
+
+class VaultExited(msgspec.Struct, frozen=True, tag=True):
+    """The process of the vault ended, with all copies in it; `detail` says how."""
+
+    detail: str = ""
+
+
+class CopyStored(OfCopy, frozen=True, tag=True):
+    """The vault holds a copy in full. The fields are those of `events.CopyHeld`."""
+
+    world_size: int
+    bytes: int
+    digest: str
+
+
+class CopyDamaged(OfCopy, frozen=True, tag=True):
+    """The vault has dropped a copy without an order: its checksum is wrong, or as `why` says."""
+
+    why: str = ""
+
+
 class PreemptionNoticed(msgspec.Struct, frozen=True, tag=True):
     """The node will be taken away after `notice_ns`."""
 
@@ -229,6 +264,7 @@ WorkerInput = (  # of one attempt
     | WorkersAsked
     | WorkerLeftStep
 )
+VaultInput = VaultBound | VaultExited | CopyStored | CopyDamaged
 _WORKER_INPUTS = frozenset(get_args(WorkerInput))
 AgentInput = (
     Connected
@@ -239,6 +275,7 @@ AgentInput = (
     | Refused
     | StoreBound
     | StoreExited
+    | VaultInput
     | PreemptionNoticed
     | GpuFaulted
     | StoodStill
@@ -328,6 +365,12 @@ class KillStore(OfStore, frozen=True, tag=True):
     """End the process of the store of this generation."""
 
 
+class VaultOrder(msgspec.Struct, frozen=True, tag=True):
+    """Pass an order to the vault: who the buddies are, or which copies to drop (R24)."""
+
+    order: OfVault
+
+
 class EndAgent(msgspec.Struct, frozen=True, tag=True):
     """End the agent process: the agent has left, or the job is over, as `reason` says."""
 
@@ -347,5 +390,6 @@ AgentOutput = (
     | TellWorkers
     | BindStore
     | KillStore
+    | VaultOrder
     | EndAgent
 )

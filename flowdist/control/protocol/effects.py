@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
 
-from flowdist.control.protocol.ids import Addresses, NodeName, ReplicaId, WorldName
+from flowdist.control.protocol.ids import Addresses, NodeName, ReplicaId, SnapshotRef, WorldName
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -53,6 +53,8 @@ What = Literal[
     "samples_differ",
     "samples_left_out",
     "scale_refused",
+    "snapshot_chosen",
+    "snapshot_lost",
     "step_agreed",
     "version_stale",
     "waits_for_room",
@@ -97,7 +99,8 @@ class StartReplica(AttemptOrder, frozen=True, tag=True):
     workers follow. `group_rank` is its place among the `group_world_size` replicas of the world. `source_rank` is the
     rank from which the other workers take the training state: the first worker of the replica that has been a member
     for longest. `master_addr` and `master_port` are those of the generation's store, `gpus` numbers on the node, and
-    `addresses` the known ones of the roles that this one has a gate on.
+    `addresses` the known ones of the roles that this one has a gate on. All members go on from `snapshot`; None: none
+    is whole, or the latest checkpoint is further (R24).
     """
 
     world: WorldName
@@ -113,6 +116,7 @@ class StartReplica(AttemptOrder, frozen=True, tag=True):
     master_port: int
     gpus: tuple[int, ...] = ()
     addresses: Addresses = ()
+    snapshot: SnapshotRef | None = None
 
 
 class StopReplica(AttemptOrder, frozen=True, tag=True):
@@ -154,6 +158,26 @@ class AnswerCheckpoint(AttemptOrder, frozen=True, tag=True):
     reason: str = ""
 
 
+class SetBuddies(msgspec.Struct, frozen=True, tag=True):
+    """Have the vault of a node give a copy of each shard of a world that workers there save to these others (R24).
+
+    `buddies` are names of nodes, each with the address of its vault. The order replaces the last one for the world.
+    """
+
+    node: NodeName
+    world: WorldName
+    buddies: Addresses
+
+
+class ReleaseCopies(msgspec.Struct, frozen=True, tag=True):
+    """Have the vault of a node drop all copies of one snapshot: it is not needed any more, or does not count (R24)."""
+
+    node: NodeName
+    world: WorldName
+    generation: int
+    step: int
+
+
 class Decided(msgspec.Struct, frozen=True, tag=True):
     """Decision, or a fact that a user has to know. The terminal, the record, hooks and tests show the same one.
 
@@ -176,7 +200,10 @@ class FinishJob(msgspec.Struct, frozen=True, tag=True):
     reason: str = ""
 
 
-Order = OpenStore | CloseStore | StartReplica | StopReplica | AskStep | StopAtStep | TellPeers | AnswerCheckpoint
+OfVault = SetBuddies | ReleaseCopies
+Order = (
+    OpenStore | CloseStore | StartReplica | StopReplica | AskStep | StopAtStep | TellPeers | AnswerCheckpoint | OfVault
+)
 Effect = Order | Decided | FinishJob
 _ORDERS = frozenset(get_args(Order))
 

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
 
-from flowdist.control.protocol.ids import Activity, ExitCause, OfAttempt, OfNode, OfStore, ProcessState, ReplicaId
+from flowdist.control.protocol.ids import (
+    Activity,
+    ExitCause,
+    NodeName,
+    OfAttempt,
+    OfCopy,
+    OfNode,
+    OfStore,
+    ProcessState,
+    ReplicaId,
+)
 from flowdist.graph import FailureKind, NodeSpec
 
 if TYPE_CHECKING:
@@ -49,6 +59,19 @@ class InventoryItem(msgspec.Struct, frozen=True):
     exited: ReplicaExited | None = None
 
 
+class CopyHeld(OfCopy, frozen=True, tag=True):
+    """The vault of a node holds a copy of a shard, in full: an acknowledgement (R24).
+
+    `node` is the holder, which need not be the node of the rank. `world_size` is that of the generation. All copies of
+    one shard have the same number of `bytes` and the same digest.
+    """
+
+    node: NodeName
+    world_size: int
+    bytes: int
+    digest: str
+
+
 class NodeJoined(OfNode, frozen=True, tag=True):
     """The agent of a node connected, for the first time or again.
 
@@ -63,6 +86,8 @@ class NodeJoined(OfNode, frozen=True, tag=True):
     inventory: tuple[InventoryItem, ...] = ()
     is_warming: bool = False
     bad_gpus: tuple[tuple[int, str], ...] = ()  # by number, with the reason
+    vault_port: int = 0  # of the vault of the node (R24); 0: it has none, or none yet
+    copies: tuple[CopyHeld, ...] = ()  # all that the vault holds
 
 
 class NodeWarm(OfNode, frozen=True, tag=True):
@@ -129,6 +154,25 @@ class StoreLost(OfStore, frozen=True, tag=True):
     """The store of a generation died, or could not be started; `detail` says how."""
 
     detail: str = ""
+
+
+class VaultOpened(OfNode, frozen=True, tag=True):
+    """The vault of the node, which holds copies of snapshots in memory, listens on `port` (R24). It holds nothing."""
+
+    port: int
+
+
+class VaultLost(OfNode, frozen=True, tag=True):
+    """The vault of the node died, and all copies that it held are lost; `detail` says how."""
+
+    detail: str = ""
+
+
+class CopyBroken(OfCopy, frozen=True, tag=True):
+    """A copy that the vault of `node` held does not have its digest any more, or is lost; `why` says how (R24)."""
+
+    node: NodeName
+    why: str = ""
 
 
 class ReplicaStarted(OfAttempt, frozen=True, tag=True):
@@ -349,6 +393,10 @@ Event = (
     | StoreOpened
     | StoreLost
     | CheckpointOffered
+    | VaultOpened
+    | VaultLost
+    | CopyHeld
+    | CopyBroken
     | ScaleRequested
     | DrainRequested
     | CordonRequested

@@ -33,6 +33,20 @@ Activity = Literal["saving", "restoring"]  # what workers spend time on besides 
 Addresses = tuple[tuple[str, str], ...]  # ("ps:rpc", "host:port,host:port"): all replicas of a role, in order
 
 
+class SnapshotRef(msgspec.Struct, frozen=True):
+    """Snapshot from which a generation goes on (R24): the state of `world_size` ranks at a step of an earlier one.
+
+    `holders` are the nodes that hold the shard of each rank, in order of ranks, and `vaults` the names of all of these
+    nodes with the addresses of their vaults.
+    """
+
+    generation: int
+    step: int
+    world_size: int
+    holders: tuple[tuple[NodeName, ...], ...]
+    vaults: Addresses
+
+
 class OfAttempt(msgspec.Struct, frozen=True):
     """Base of the events of the controller and the inputs and outputs of the agent that are about one attempt."""
 
@@ -44,6 +58,15 @@ class OfNode(msgspec.Struct, frozen=True):
     """Base of the events of the controller that are about a node."""
 
     node: NodeName
+
+
+class OfCopy(msgspec.Struct, frozen=True):
+    """Base of what is said of one copy: that of the shard of a rank, in the snapshot of a world at a step (R24)."""
+
+    world: WorldName
+    generation: int
+    step: int
+    rank: int
 
 
 class OfStore(msgspec.Struct, frozen=True):

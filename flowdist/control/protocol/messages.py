@@ -15,12 +15,16 @@ from flowdist.control.protocol.effects import Order
 from flowdist.control.protocol.events import (
     AttemptEvent,
     CheckpointOffered,
+    CopyBroken,
+    CopyHeld,
     GpuFailed,
     InventoryItem,
     NodeStandsStill,
     NodeWarm,
     StoreLost,
     StoreOpened,
+    VaultLost,
+    VaultOpened,
 )
 from flowdist.control.protocol.ids import NodeName
 from flowdist.graph import NodeSpec
@@ -28,7 +32,8 @@ from flowdist.graph import NodeSpec
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-Reported = AttemptEvent | NodeWarm | StoreOpened | StoreLost | CheckpointOffered | GpuFailed | NodeStandsStill
+OfVault = VaultOpened | VaultLost | CopyHeld | CopyBroken
+Reported = AttemptEvent | NodeWarm | StoreOpened | StoreLost | CheckpointOffered | GpuFailed | NodeStandsStill | OfVault
 
 Reporter = Callable[[Reported], None]  # sends an event to the controller
 
@@ -52,6 +57,8 @@ class Join(FromAgent, frozen=True, tag=True):
     inventory: tuple[InventoryItem, ...] = ()
     is_warming: bool = False
     bad_gpus: tuple[tuple[int, str], ...] = ()
+    vault_port: int = 0
+    copies: tuple[CopyHeld, ...] = ()
 
 
 class Heartbeat(FromAgent, frozen=True, tag=True):

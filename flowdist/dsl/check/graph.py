@@ -12,6 +12,7 @@ from flowdist.dsl.read.commands import macros_of
 from flowdist.dsl.read.fields import DOUBLE, NAME, Fields, owner_of
 from flowdist.dsl.read.parallel import check_parallel
 from flowdist.dsl.read.placement import check_placement
+from flowdist.dsl.read.snapshots import check_snapshots
 from flowdist.dsl.topology import Gate, Role, Topology
 from flowdist.graph import Gate as GateSpec
 from flowdist.graph import RoleGraph, RoleSpec
@@ -32,6 +33,7 @@ def check_graph(topology: Topology, graph: RoleGraph, problems: Problems, *, by_
         if not by_engine:
             check_fits(fields, spec, graph)
         check_placement(fields, spec, graph)
+        check_snapshots(fields, spec, graph)
         check_parallel(fields, specs[spec.name], graph)
         _check_start_timeout(fields, spec)
         check_limits(fields, spec)

@@ -16,7 +16,7 @@ from flowdist.dsl.frozen import has_unknown
 from flowdist.dsl.problems.places import CallSite, Place
 from flowdist.dsl.problems.problem import Problems, did_you_mean
 from flowdist.dsl.topology import Role, Topology
-from flowdist.dsl.words import Restart, Workload
+from flowdist.dsl.words import Restart, Snapshots, Workload
 from flowdist.graph import (
     MINUTE,
     MS,
@@ -40,7 +40,7 @@ DOUBLE = "name.double"  # marked as wrong for roles whose name is that of an ear
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")  # usable as a host name
 PART_NAME = re.compile(r"[a-z]([a-z0-9_-]{0,61}[a-z0-9])?")  # of a topology or a role: usable as a folder, too
 
-NESTED = (Restart, Workload)  # arguments that are calls with arguments of their own
+NESTED = (Restart, Snapshots, Workload)  # arguments that are calls with arguments of their own
 _SIZE = re.compile(r"(?:(\d+):)?(\d+)(?:x(\d+))?")  # replicas as users write them: `2:4x2`
 
 
@@ -118,7 +118,7 @@ class Fields:
         return cls(owner_of(role), role.fields, role.site, problems, role.overridden, role.sites)
 
     def nested(self, name: str, given: Any) -> Fields:
-        """Return the arguments of the Restart or Workload `given`, which is itself the argument `name` of this call."""
+        """Return the arguments of `given`, such as a Restart, which is itself the argument `name` of this call."""
         prefix = f"{name}."
         overridden = {
             key.removeprefix(prefix): place for key, place in self._overridden.items() if key.startswith(prefix)

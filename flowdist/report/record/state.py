@@ -12,6 +12,7 @@ from flowdist.control.job.deadlines import Deadlines
 from flowdist.control.job.state import JobState
 from flowdist.control.membership.waiting import waiting_for
 from flowdist.control.protocol.ids import ReplicaId
+from flowdist.control.snapshots.keeping import newest_snapshot
 from flowdist.record.journal import Record
 from flowdist.record.status import role_status
 from flowdist.report.record.trace import event_lines, stamp
@@ -74,11 +75,15 @@ def _heading(job: JobState) -> str:
 
 
 def _worlds(job: JobState) -> list[str]:
-    rows: list[tuple[str, ...]] = [("world", "phase", "generation", "members", "step", "saved", "incident")]
+    takes_snapshots = any(role.spec.snapshots is not None for role in job.roles.values())
+    tiers = ("saved", "in memory") if takes_snapshots else ("saved",)
+    rows: list[tuple[str, ...]] = [("world", "phase", "generation", "members", "step", *tiers, "incident")]
     for world in job.worlds.values():
         saved = _step(world.checkpoint.step) if world.checkpoint is not None else "-"
+        newest = newest_snapshot(world)
+        in_memory = f"{newest.step} ({newest.least} of each shard)" if newest is not None else "-"
         members = f"{len(world.members)} of {len(world.pool)}"
-        steps = (_step(world.step), saved, str(world.incident or "-"))
+        steps = (_step(world.step), *(saved, in_memory)[: len(tiers)], str(world.incident or "-"))
         rows.append((world.name, world.phase, str(world.generation), members, *steps))
     return table(rows)
 

@@ -96,7 +96,19 @@ def _taken_over(graph: RoleGraph, failing: Failing) -> dict[str, Any]:
 
 def _empty(failing: Failing) -> dict[str, Any]:
     """Return every key of an explanation; those that depend on what is seen are empty."""
-    lists = ("hits", "verdicts", "ended", "restarts", "stuck", "spared", "stops", "starts", "goes_on", "notes")
+    lists = [
+        "hits",
+        "verdicts",
+        "ended",
+        "restarts",
+        "memory",
+        "stuck",
+        "spared",
+        "stops",
+        "starts",
+        "goes_on",
+        "notes",
+    ]
     return {
         "fault": failing.spec,
         "how": failing.how,
@@ -144,6 +156,7 @@ class _Explanation:
         return told | {
             "ended": ended,
             "restarts": [self._restart(role) for role in self.first_at],
+            "memory": self._memory(),
             "stuck": [
                 {"role": role, "who": self._stuck_who(role), "because": because} for role, because in stuck.items()
             ],
@@ -245,6 +258,20 @@ class _Explanation:
         who = role if extent == "role" else names_of(role, seen.restarted[role])
         return {"role": role, "extent": extent, "who": who, "because": because, "if": self._condition(role)}
 
+    def _memory(self) -> list[dict[str, str]]:
+        """Return what each gang with snapshots goes on from when it restarts: memory, or a checkpoint (R24)."""
+        found = []
+        for role in [role for role in self.first_at if self.graph.role(role).snapshots is not None]:
+            starts = [start for wave in self.first_at[role].waves for start in wave if start.replica.role == role]
+            chosen = starts[-1].snapshot if starts else None
+            tier, because = "checkpoint", "its latest checkpoint, if it has one: a shard of its newest snapshot is lost"
+            if chosen is not None:
+                least, most = min(map(len, chosen.holders)), max(map(len, chosen.holders))
+                many = f"{least} cop{'ies' if most > 1 else 'y'}" if least == most else f"{least} to {most} copies"
+                tier, because = "memory", f"its newest snapshot, of which each shard has {many} left"
+            found += [{"role": role, "who": role, "tier": tier, "because": because}] if starts else []
+        return found
+
     def _condition(self, role: str) -> str | None:
         """Return under which condition a role restarts, or all of it does; None if it restarts in any case."""
         seen = self.first_at[role]
@@ -343,6 +370,7 @@ def explanation_text(told: dict[str, Any]) -> str:
         ("Why", _rows(verdicts)),
         ("What is ended", _rows(told["ended"])),
         ("What restarts", _rows(restarts)),
+        ("What it goes on from", _rows(told["memory"])),
         ("What is ended with it", _rows(told["stuck"])),
         ("In which order", _order(told)),
         ("What is charged", _charge(told)),

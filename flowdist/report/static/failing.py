@@ -1,6 +1,6 @@
 """Parser of `flowdist explain --fail`: which replica, role or node fails, and how. A failure has no time.
 
-    TARGET[:KIND[=ARG]]        ps/0   ps   all   node1   zone=a   controller   ps/0:oom   ps/0:exit=2   zone=a:drain
+    TARGET[:KIND[=ARG]]        ps/0   ps   all   node1   node1,node2   zone=a   controller   ps/0:oom   zone=a:drain
 The words are those of the fault grammar and of `On(...)`.
 """
 
@@ -30,7 +30,7 @@ class Failing(NamedTuple):
     how: str
     role: str = ""
     number: int | None = None
-    nodes: tuple[str, ...] = ()  # nodes that fail: one, or all with a label, in the order of the cluster
+    nodes: tuple[str, ...] = ()  # nodes that fail: one, several, or all with a label
     exit: int = 0
     signal: str | None = None
 
@@ -56,8 +56,8 @@ def parse_failing(text: str, graph: RoleGraph) -> Failing:
     kind, equals, argument = (kind_text if colon else "kill").partition("=")
     if target == "controller":
         return _controller(text, kind_text if colon else "kill")
-    if target in nodes or "=" in target:
-        hit = (target,) if target in nodes else _labelled(text, target, graph)
+    if set(target.split(",")) <= set(nodes) or "=" in target:
+        hit = _labelled(text, target, graph) if "=" in target else tuple(dict.fromkeys(target.split(",")))
         return _nodes(text, target, hit, kind, argument if equals else None)
     name, slash, number = target.partition("/")
     roles = {spec.name: spec for spec in graph.roles}

@@ -12,15 +12,18 @@ from flowdist.report.static.drawing import needs_words, seating_words
 from flowdist.report.static.reasons import policy_text
 from flowdist.report.static.rehearsal import Rehearsal
 from flowdist.report.static.restarts import RestartTable, start_waves
+from flowdist.report.static.survival import memory_lines, memory_of
 from flowdist.text.printable import table
 
 
 def plan_of(graph: RoleGraph, python: str = "python", ours: str = "") -> dict[str, Any]:
     """Return the plan as plain values. `python` means that in commands, and `ours` runs flowdist; empty: the same."""
     table = RestartTable(graph)
+    rehearsal = Rehearsal(graph) if graph.cluster.given else None
     return {
         "waves": start_waves(graph),
-        "placement": _placement(graph),
+        "placement": _placement(rehearsal),
+        "memory": memory_of(rehearsal.job) if rehearsal is not None else {},
         "starts": {spec.name: _start_text(spec, python, ours or python) for spec in graph.roles},
         "restarts": {
             spec.name: {
@@ -40,11 +43,10 @@ def _start_text(spec: RoleSpec, python: str, ours: str) -> str:
     return f"{text}, with {', '.join(spec.preload)} imported" if spec.preload else text
 
 
-def _placement(graph: RoleGraph) -> dict[str, str]:
+def _placement(rehearsal: Rehearsal | None) -> dict[str, str]:
     """Return the node of each replica, none without nodes; if the job does not fit, the key `""` has the reason."""
-    if not graph.cluster.given:
+    if rehearsal is None:
         return {}
-    rehearsal = Rehearsal(graph)
     if not rehearsal.job.admitted:
         return {"": explain(rehearsal.job, next(iter(rehearsal.job.roles.values())))}
     return rehearsal.seats()
@@ -59,7 +61,10 @@ def plan_text(graph: RoleGraph, plan: dict[str, Any]) -> str:
     for world in graph.worlds:
         names = " and ".join(world.roles)
         lines.append(f"     {names} are one world, {world.name}: they share RANKs, and restart together")
-    lines += ["", "Placement", *_placement_lines(graph, plan["placement"]), "", "Policies"]
+    lines += ["", "Placement", *_placement_lines(graph, plan["placement"])]
+    if plan["memory"]:
+        lines += ["", "Snapshots, and the nodes that hold the shards of each replica", *memory_lines(plan["memory"])]
+    lines += ["", "Policies"]
     for spec in graph.roles:
         lines += [*_policy_lines(spec), f"    starts {plan['starts'][spec.name]}"]
     lines += ["", "If this happens, what restarts with it?"]

@@ -19,6 +19,7 @@ from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.graph import MINUTE, Cluster, NodeSpec, RoleGraph
 from flowdist.graph.capacity import node_for_all
 
+VAULT_PORT = 30_000
 Running = dict[str, list[int]]  # by role: the indices of its replicas that run
 
 
@@ -33,8 +34,9 @@ class Rehearsal:
         self._pending: list[Effect] = []
         self._published: dict[str, int] = {}  # the latest version of each role that publishes some
         self.forget()
-        self.tell(*(ev.NodeJoined(node.name, node, _address(node)) for node in nodes))
+        self.tell(*(ev.NodeJoined(node.name, node, _address(node), vault_port=VAULT_PORT) for node in nodes))
         self.answer()
+        self._save()
         self._now += MINUTE
 
     @property
@@ -56,7 +58,7 @@ class Rehearsal:
     def rejoin(self, *nodes: NodeName) -> None:
         """Have these nodes come back, without what they ran."""
         specs = [node for node in self.graph.cluster.nodes if node.name in nodes]
-        self.tell(*(ev.NodeJoined(node.name, node, _address(node), incarnation=2) for node in specs))
+        self.tell(*(ev.NodeJoined(node.name, node, _address(node), 2, vault_port=VAULT_PORT) for node in specs))
 
     def running(self) -> Running:
         """Return the replicas that run, and have no order to stop, by role. Roles of which none runs are left out."""
@@ -117,6 +119,17 @@ class Rehearsal:
             replicas = [replica for replica in self.job.replicas_of(role) if replica.is_up]
             self.tell(*(ev.ReplicaExited(replica.id, replica.attempt) for replica in replicas))
             self.answer()
+
+    def _save(self) -> None:
+        """Report that each world with snapshots has one, of which every shard has all of its copies."""
+        for world in self.job.worlds.values():
+            for member in self.job.members_of(world) if world.buddies else ():
+                assert member.order is not None and member.node is not None
+                order, buddies = member.order, world.buddies[member.node].buddies
+                for rank in range(order.rank, order.rank + member.procs):
+                    key = (world.name, world.generation, 1, rank)
+                    for holder in (member.node, *(name for name, _ in buddies)):
+                        self.tell(ev.CopyHeld(*key, holder, order.world_size, 0, ""))
 
     def _stop(self, order: StopReplica) -> None:
         """Report that the replica has stopped; an attempt that has ended by itself meanwhile needs no stop."""

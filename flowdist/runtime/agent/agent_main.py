@@ -220,6 +220,8 @@ class _AgentProcess:
                 )
             case io.KillStore():
                 self._stores.kill((output.world, output.generation))
+            case io.VaultOrder():
+                raise AssertionError("no vault runs here, so the controller knows none")
             case io.EndAgent():
                 self._over.set()
             case _:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple, get_args
 
 from flowdist.control.job.state import PHASES
-from flowdist.control.rules import CHOSEN_KINDS
+from flowdist.control.rules import CHOSEN_KINDS, SNAPSHOT_LOST
 from flowdist.errors import FlowdistError
 from flowdist.graph.policies import FailureKind
 from flowdist.record.status import NodePhase, Status
@@ -27,7 +27,7 @@ REQUEST_S = 5.0  # seconds for a client to send its request and read the answer
 PLAIN = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 JOB_STATES = ("starting", "running", "ending", "succeeded", "failed", "cancelled")
-CAUSES: tuple[str, ...] = (*get_args(FailureKind), *sorted(CHOSEN_KINDS))
+CAUSES: tuple[str, ...] = (*get_args(FailureKind), *sorted(CHOSEN_KINDS), SNAPSHOT_LOST)
 NODE_STATES: tuple[NodePhase, ...] = get_args(NodePhase)
 
 

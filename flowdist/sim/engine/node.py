@@ -22,6 +22,7 @@ from flowdist.graph import MS, NodeSpec
 from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.network import LATENCY_NS, Direction, Disturbance, Link
 from flowdist.sim.engine.queue import Queue, Violation
+from flowdist.sim.engine.vault import SimVault
 
 SPAWN_NS = 5 * MS  # from the order to fork a worker until it runs
 KILL_NS = 1 * MS
@@ -31,7 +32,7 @@ LEAVE_NS = 10 * MS  # from the order to leave a generation to the suspension
 RESUME_NS = 1 * MS  # from the order to start to the return of a suspended worker
 BIND_NS = 200_000
 GHOST_NS = 100 * MS  # from the resumption of a node to the end of attempts that were replaced meanwhile, by SIGKILL
-FIRST_PORT = 20_000
+FIRST_PORT, VAULT_PORT = 20_000, 30_000
 Attempt = tuple[ReplicaId, int]
 
 
@@ -133,6 +134,7 @@ class SimNode:
         self._procs: dict[str, int] = {}  # workers of a replica, by role
         self._ports: dict[tuple[ReplicaId, str], int] = {}
         self._stores = 0
+        self.vault = SimVault()
         self._planned: int | None = None  # when the next wake-up of the agent is planned
         self._untold_ns: int | None = None  # when the last heartbeat was sent that the controller does not know of yet
 
@@ -159,6 +161,8 @@ class SimNode:
         elif not self._ctx.is_down and not self.net.is_cut("up") and not self.net.is_cut("down"):
             self.link += 1
             self._begin_imports()
+            if not self.agent.vault.port and any(role.snapshots is not None for role in self._ctx.graph.roles):
+                self.tell(io.VaultBound(VAULT_PORT))
             self.tell(io.Connected())
 
     def _begin_imports(self) -> None:
@@ -280,6 +284,12 @@ class SimNode:
         """Return the attempts of which at least one worker is alive and not suspended."""
         return [key for key, alive in self.workers.items() if alive and key not in self.suspended]
 
+    def waits(self, action: Callable[[], None]) -> bool:
+        """Return whether the node is paused, and call `action` when it resumes if it is."""
+        if self.is_paused:
+            self._delayed.append(action)
+        return self.is_paused
+
     def resume(self) -> None:
         """Resume a paused node. The agent handles its overdue deadlines before any queued message (R19)."""
         self.is_paused = False
@@ -398,6 +408,8 @@ class SimNode:
                 self._workers.stop_at(self, output.replica, output.attempt, output.step)
             case io.HurrySpawn():
                 self._queue.after(KILL_NS, self._give_up_waiting, output.replica, output.attempt)
+            case io.VaultOrder():
+                self.vault.obey(output.order)
             case io.KillStore() | io.WritePeers():
                 pass
             case io.EndAgent():

@@ -213,12 +213,13 @@ class FaultInjector:
     def _hit_node(self, fault: Fault, node: SimNode) -> None:
         """Apply a fault to a node.
 
-        Nothing is hit if the node is dead, or has no GPU of the number that `xid` names; or if the fault is one of the
-        link, and the node is cut off. What hits the node itself hits one that is cut off, too.
+        Nothing is hit if the node is dead, has no GPU of the number that `xid` names, or no copy to break; or if the
+        fault is one of the link, and the node is cut off. What hits the node itself hits one that is cut off, too.
         """
         has_no_such_gpu = fault.kind == "xid" and fault.xid[1] >= node.spec.gpu
         is_of_link = fault.kind in OF_LINKS or set(fault.others) == {"controller"}
-        if not node.is_alive or has_no_such_gpu or (is_of_link and node.net.is_dead):
+        has_no_copy = fault.kind == "broken-copy" and not node.vault.held
+        if not node.is_alive or has_no_such_gpu or has_no_copy or (is_of_link and node.net.is_dead):
             return
         self._note_hit(fault, node.spec.name)
         match fault.kind:
@@ -242,6 +243,8 @@ class FaultInjector:
                 self._undo_later(fault, node.heal, fault.spec)
             case "flap":
                 self._flap(fault, node)
+            case "broken-copy":
+                node.vault.break_copies()
             case "xid":
                 number, gpu = fault.xid
                 node.tell(io.GpuFaulted(gpu, xid_text(number), number))

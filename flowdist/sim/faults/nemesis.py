@@ -273,7 +273,7 @@ class Nemesis:
         return True
 
     def _harmless(self, dice: _Dice) -> str:
-        """Draw a fault that costs no budget: of a link, a slow replica, or checkpoints."""
+        """Draw a fault that costs no budget: of a link, a slow replica, checkpoints, or copies of snapshots."""
         spec = dice.pick("task", [spec for spec in self._graph.roles if spec.kind == "task"])
         node, lease_ns = dice.pick("link", self._nodes).name, self._graph.options.lease_ns
         choices = (
@@ -284,6 +284,7 @@ class Nemesis:
             f"{node}@{{at}}:reorder=0.3/30s",
             f"{spec.name}/0@{{at}}:slow=2x/30s",
             *(f"{spec.name}@{{at}}:{fate}" for fate in self._fates(spec)),
+            *([f"{node}@{{at}}:broken-copy"] if any(role.snapshots is not None for role in self._graph.roles) else []),
         )
         return dice.pick("which", choices)
 

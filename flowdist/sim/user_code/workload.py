@@ -123,6 +123,7 @@ class WorldModel:
     ended: int = 0  # that generation
     in_memory: int = 0  # the step that the members of the last generation had reached
     has_memory: bool = False  # a worker of this generation was suspended, and has that step in memory
+    from_memory: int | None = None  # the step of the snapshot that this generation goes on from; None: the checkpoint
     cold: dict[ReplicaId, None] = field(default_factory=dict)  # members of this generation in which a process is new
     warmup_ns: int = 0  # nominal time from `begun_ns` to the first step of this generation
     left_ns: int | None = None  # when this generation stopped at an agreed step (a drain); None: it has not
@@ -210,6 +211,7 @@ class WorldModel:
             self.generation = start.generation
             self.begun_ns, self.unreported, self.offered, self.saves_begun = None, -1, 0, 0
             self.has_memory = False
+            self.from_memory = None if start.snapshot is None else start.snapshot.step
             for of_last in (self.members, self.up, self.slow, self.own, self.reads, self.cold, self.holds):
                 of_last.clear()
         self.has_memory |= kept > 0
@@ -227,7 +229,7 @@ class WorldModel:
     def restore_took_ns(self, member: ReplicaId) -> int:
         """Return how long a member of this generation has read its checkpoint, in ns; 0 without a checkpoint."""
         since, until = self.reads.get(member, (0, self.roles[member.role].workload.restore_ns))
-        return until - since if self.durable else 0
+        return until - since if self.durable or self.from_memory is not None else 0
 
     def is_saving(self, now: int) -> bool:
         """Return whether the world writes a checkpoint now, in the background or not. False before it steps."""
@@ -248,7 +250,7 @@ class WorldModel:
         """Note that a member has started up.
 
         If it is the last one, begin the work of the generation and return True: warm-up, then steps from the newest
-        checkpoint, or from the step in memory if a suspended worker has it.
+        checkpoint, or from the step in memory if a suspended worker, or the snapshot that was chosen, has it.
         """
         if replica not in self.members:
             return False
@@ -256,10 +258,12 @@ class WorldModel:
         size = next(iter(self.members.values())).group_world_size
         if len(self.up) < size or self.begun_ns is not None:
             return False
-        regained = max(0, self.in_memory - self.durable) if self.has_memory else 0  # lost, but a survivor has them
+        first = self.durable if self.from_memory is None else self.from_memory
+        if self.has_memory:  # lost, but a survivor has them
+            first = max(self.durable, self.in_memory)
         self.begun_ns, self._slowest = now, None
-        self._keep_up_to(self.durable + regained, now)
-        self.steps = Steps(self.pace.workload, self.durable + regained, self._step_ns())
+        self._keep_up_to(first, now)
+        self.steps = Steps(self.pace.workload, first, self._step_ns())
         names = dict.fromkeys([member.role for member in self.cold])
         self.warmup_ns = max([self.roles[name].workload.warmup_ns for name in names], default=0)
         self._since_ns, self._base_ns = now, -self.warmup_ns

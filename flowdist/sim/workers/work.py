@@ -24,6 +24,7 @@ from flowdist.sim.workers.collectives import Collectives
 from flowdist.sim.workers.drain import Disks, Drain
 from flowdist.sim.workers.fast_forward import FastForward
 from flowdist.sim.workers.services import Services
+from flowdist.sim.workers.snapshots import Snapshots
 from flowdist.sim.workers.start_ups import PeerMemory, StartUps
 from flowdist.sim.workers.versions import Versions
 from flowdist.sim.workers.worlds import Partitions, Worlds
@@ -62,6 +63,7 @@ class Work:
             is_nothing=lambda action, args: action == self.checkpoint or is_put_off(action, args),
         )
         self._drain = Drain(ctx, self.worlds, code, self.disks, self.fast_forward)
+        self.snapshots = Snapshots(ctx, nodes, self.partitions)
         self._start_ups, self._peers = StartUps(ctx), PeerMemory(nodes)
         self.step_waits: list[
             tuple[str, int]
@@ -108,8 +110,9 @@ class Work:
                 self._drain.forget(start.world)
             procs = node.procs_of(start.replica)
             model.start(start, kept=len(kept), procs=procs, own=self._start_ups.pace_of(start, procs))
-            if model.durable and not kept:
-                at, takes = self._queue.now + delay, self._peers.restore_ns(start.world, load)
+            if (model.durable or start.snapshot is not None) and not kept:
+                at, from_memory = self._queue.now + delay, self.snapshots.begin_read(node, start)
+                takes = self._peers.restore_ns(start.world, load) if from_memory is None else from_memory
                 model.reads[start.replica] = (at, at + takes)
                 delay += takes
         self._queue.after(delay, self._started_up, node, start)
@@ -118,6 +121,8 @@ class Work:
         """End the start-up of an attempt: tell its agent, and begin its service, or with the last member its world."""
         key = (start.replica, start.attempt)
         if not node.is_alive or not node.workers.get(key):
+            return
+        if not self.snapshots.read(node, start, self._started_up):
             return
         role = self._graph.role(start.replica.role)
         if role.kind == "service" and (key in self.services.hung or not self.code.serve(start)):
@@ -254,6 +259,7 @@ class Work:
         """
         self._drain.plan(world, model)
         self._plan_first_step(world, model)
+        self.snapshots.plan(world, model)
         if not model.has_begun and (begins := model.time_of_step(model.first_step)) is not None:
             self._queue.at(begins, self._warmed_up, model, model.version)
         at, is_checkpoint = model.next_moment()
@@ -307,7 +313,8 @@ class Work:
     @property
     def is_awaited(self) -> bool:
         """Return whether something in the workers keeps fast-forward from skipping checkpoints."""
-        return bool(self.step_waits) or self.disks.has_fault or self.code.plays_any or self.versions.is_used
+        is_used = self.versions.is_used or self.snapshots.is_used
+        return bool(self.step_waits) or self.disks.has_fault or self.code.plays_any or is_used
 
     def checkpoint(self, world: str, model: WorldModel, version: int) -> None:
         """Complete the checkpoint of a world that is due: report the step, and offer it; or skip it and more.

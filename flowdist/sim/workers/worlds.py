@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from flowdist.control.protocol.ids import ReplicaId
+from flowdist.control.protocol.ids import NodeName, ReplicaId
 from flowdist.record.accounts import Accounts, Bucket
 from flowdist.sim.engine.context import Context
 from flowdist.sim.user_code.models import UserCode
@@ -145,6 +145,11 @@ class Partitions:
         for world in list(self._worlds.models):
             self._worlds.resume(world, why)
             self._worlds.resume(world, _away(why))
+
+    def parts(self, one: NodeName, other: NodeName) -> bool:
+        """Return whether a partition keeps two nodes from reaching each other."""
+        pairs = ((node, others) for node, others in self._parted.values())
+        return any((one == node and other in others) or (other == node and one in others) for node, others in pairs)
 
     def splits(self, model: WorldModel) -> bool:
         """Return whether a partition keeps members of the world from reaching each other."""

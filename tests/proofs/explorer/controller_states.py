@@ -34,7 +34,17 @@ from flowdist.control.protocol.events import (
     TimePassed,
 )
 from flowdist.control.protocol.ids import NodeName
-from flowdist.control.protocol.messages import Acked, Heartbeat, Join, Leave, Preempted, Report, ToAgent, ToController
+from flowdist.control.protocol.messages import (
+    Acked,
+    Heartbeat,
+    Join,
+    Leave,
+    OfVault,
+    Preempted,
+    Report,
+    ToAgent,
+    ToController,
+)
 from flowdist.graph import RoleGraph, VersionEdge
 from tests.proofs.explorer.common import START_NS, Numbered, Process
 from tests.proofs.explorer.copies import Keys, copy_of, digest_of
@@ -171,7 +181,7 @@ class ControllerStates:
         return Outlook(False, job.outcome, waits, deadline_ns, silence, watch, tuple(detector._suspected))
 
 
-_WITHOUT_ATTEMPT = StoreOpened | StoreLost | CheckpointOffered | NodeWarm | GpuFailed | NodeStandsStill
+_WITHOUT_ATTEMPT = StoreOpened | StoreLost | CheckpointOffered | NodeWarm | GpuFailed | NodeStandsStill | OfVault
 
 
 def _is_of_ended_attempt(snapshot: ControllerState, trigger: Trigger) -> bool:
