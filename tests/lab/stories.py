@@ -28,6 +28,7 @@ WHY_NOT = {  # of what a lab cannot play: why
     "rejoin_time": "its workers stay in place, which `sleep inf` cannot",
     "ready_when": "its program, `sleep inf`, serves no port",
     "where": "a host that joins brings no labels",
+    "snapshots": "flowdist run takes no snapshots yet",
     "succeeded": "its program, `sleep inf`, never finishes by itself",
     "roles": "one of its roles finishes before another, which `sleep inf` never does",
     "cpu": "its nodes have more cores than a host of the lab, which has one",
@@ -86,7 +87,7 @@ def why_not(story: Story) -> str:
         if word in settings:
             return WHY_NOT[word]
     text = (FOLDER / story.scenario.topology).read_text()
-    for word in ("ready_when", "where", "succeeded"):
+    for word in ("ready_when", "where", "snapshots", "succeeded"):
         if f"{word}=" in text or f".{word}(" in text:
             return WHY_NOT[word]
     if len(story.graph.roles) > 1:

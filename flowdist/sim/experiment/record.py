@@ -19,7 +19,7 @@ from flowdist.control.protocol.ids import NodeName
 from flowdist.faults.files import parse_plan
 from flowdist.faults.grammar import Plan, parse_fault
 from flowdist.faults.kinds import having
-from flowdist.graph import MINUTE, SECOND, WorkloadSpec
+from flowdist.graph import MINUTE, MS, SECOND, WorkloadSpec
 from flowdist.graph.role_graph import GROUP_TIMEOUTS_NS
 from flowdist.record.journal import AccountLine, FaultLine, Header, Line, Record
 from flowdist.sim.calibration.calibration import calibrate, calibrated
@@ -172,6 +172,15 @@ class _Reconstruction:
         self._hung.add(incident.number)
         self._fault(since, f"{incident.root}@{_at(since)}:hang")
 
+    def _break(self, event: ev.CopyBroken, now: int) -> None:
+        """Make a fault of broken copies, once for a node: from when the generation began that found them by reading."""
+        world = self._job.worlds[event.world]
+        began = min(self._job.replicas[member].started_ns for member in world.members)
+        at = now - MS if event.generation == world.generation else began
+        fault = (at, f"{event.node}@{_at(at)}:broken-copy")
+        if fault not in self.faults:
+            self._fault(*fault)
+
     def _hang_behind_timeouts(self) -> None:
         """Make a fault of each hang behind a collective timeout, from when it was injected or noticed."""
         for incident in self._job.incidents:
@@ -196,6 +205,8 @@ class _Reconstruction:
                 self._lose(event.node, now, ":leave")
             case ev.NodePreempted():
                 self._lose(event.node, now, f":preempt={_at(event.notice_ns)}")  # what follows is its effect
+            case ev.CopyBroken():
+                self._break(event, now)
             case ev.NodeJoined():
                 self._join(event, now)
             case ev.ScaleRequested():
