@@ -14,6 +14,7 @@ A training script may call these functions::
         torch.save(state, path)
     if worker.commit(path, step=step):  # publish a complete checkpoint, unless this generation is over
     worker.elastic(train, state)        # survive re-formations in this process
+    worker.snapshot(step, state)        # this rank's part of a sharded state, in memory; restore() returns it
 
 A script that is not started by flowdist, but by plain python or torchrun, belongs to the world that torchrun's
 variables describe: reports go nowhere, `should_stop` is false, and `commit` publishes at once. Only `port` and `peers`
@@ -21,7 +22,8 @@ raise an error.
 
 `api` holds these functions, `agent_link` the connection to the agent, `step_counter` the count of optimizer steps of
 scripts that report none, `save_timer` the time of saving and restoring, `elastic_training` and `elastic_state` the
-training loop that survives a re-formation in place, `model` the loop that runs the class of `simulate=` for real.
+training loop that survives a re-formation in place, `snapshots` the state in the memory of nodes, `leaves` what these
+two share of nested values, `model` the loop that runs the class of `simulate=` for real.
 Every worker imports this folder: nothing here imports torch, or another folder of flowdist, before it is used.
 """
 
@@ -34,6 +36,8 @@ from flowdist.worker.api import (
     checkpoint_dir,
     commit,
     latest,
+    memory_reader,
+    memory_writer,
     mesh,
     peers,
     port,
@@ -46,9 +50,10 @@ from flowdist.worker.elastic_state import ElasticState
 from flowdist.worker.elastic_training import elastic
 from flowdist.worker.model import run
 from flowdist.worker.save_timer import restoring, saving
+from flowdist.worker.snapshots.snapshot import LocalPart, restore, snapshot
 
 __all__ = [
-    "ElasticState", "Info", "acknowledge_version", "backend", "checkpoint_dir", "commit", "elastic", "info",
-    "is_managed", "latest", "mesh", "peers", "port", "progress", "publish_version", "ready", "restoring", "run",
-    "saving", "should_stop",
+    "ElasticState", "Info", "LocalPart", "acknowledge_version", "backend", "checkpoint_dir", "commit", "elastic",
+    "info", "is_managed", "latest", "memory_reader", "memory_writer", "mesh", "peers", "port", "progress",
+    "publish_version", "ready", "restore", "restoring", "run", "saving", "should_stop", "snapshot",
 ]  # fmt: skip

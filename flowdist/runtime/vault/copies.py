@@ -75,6 +75,7 @@ class Copies:
             if await asyncio.to_thread(copy.block.digest) == copy.digest:
                 return True
         if self._held.get(shard) is copy:
+            copy.block.is_reusable = False
             self._drop(shard)
             self._tell(about(Broken, shard, node=self._node, why="its copy is damaged"))
         return False

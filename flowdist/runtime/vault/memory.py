@@ -30,7 +30,9 @@ class Block:
     def __init__(self, file: BinaryIO, size: int) -> None:
         self.file, self.size = file, size
         self.users = 1  # who has it, and each that reads or sends it now
-        self.is_elsewhere = False  # a worker may have it mapped: no other shard may be written there
+        self.is_reusable = (
+            True  # False: a worker may have it mapped, or it was damaged: no other shard is written there
+        )
 
     def digest(self) -> int:
         """Return the CRC-32 of the content, which any single flipped bit changes, whatever the size.
@@ -49,7 +51,7 @@ class Block:
     @contextlib.contextmanager
     def to_read(self) -> Iterator[int]:
         """Return a context manager with a descriptor for a worker that reads."""
-        self.is_elsewhere = True
+        self.is_reusable = False
         fd = os.open(f"/proc/self/fd/{self.file.fileno()}", os.O_RDONLY | os.O_CLOEXEC)
         try:
             yield fd
@@ -121,10 +123,10 @@ class Memory:
         block.users -= 1
         if block.users:
             return
-        if block.is_elsewhere:
-            self._close(block)
-        else:
+        if block.is_reusable:
             self._spares.append(block)
+        else:
+            self._close(block)
         self._is_stuck = False
         self._freed.set()
         self._freed = asyncio.Event()

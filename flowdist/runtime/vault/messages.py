@@ -1,7 +1,8 @@
 """Every message of a vault: with its agent and with workers as lines of JSON, with other vaults as frames of msgpack.
 
-Workers write their lines without this module, which needs msgspec: see `flowdist.worker.vault_link`. Numbers and names
-have limits, which the decoders check: what comes from another host has the shape that it claims, or is refused.
+Workers write their lines without this module, which needs msgspec: see `flowdist.worker.snapshots.vault_link`. Numbers
+and names have limits, which the decoders check: what comes from another host has the shape that it claims, or is
+refused.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ class Shard(msgspec.Struct, frozen=True):
 
 
 class Attach(msgspec.Struct, frozen=True, tag=True):
-    """First line of an agent, which gets `Listening` and a `Held` for each copy there is; a later agent replaces it."""
+    """First line of an agent, which takes the place of an earlier one. It may be sent again.
+
+    The answer is `Listening`, and a `Held` for each copy that there is, on this node and at its buddies.
+    """
 
 
 class Buddies(msgspec.Struct, frozen=True, tag=True):
@@ -154,7 +158,7 @@ class No(msgspec.Struct, frozen=True, tag=True):
     is_missing: bool = False  # it was asked for a copy, and has none that is good
 
 
-FromAgent = Buddies | Release | Forget
+FromAgent = Attach | Buddies | Release | Forget
 FROM_LOCAL = msgspec.json.Decoder(Attach | Put | Get)
 FROM_AGENT: msgspec.json.Decoder[FromAgent] = msgspec.json.Decoder(FromAgent)
 FROM_WORKER = msgspec.json.Decoder(Done)

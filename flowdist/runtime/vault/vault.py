@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from pathlib import Path
+from typing import assert_never
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -64,13 +64,12 @@ class Vault:
         self._connected = 0  # other vaults
         self._reading = WeakValueDictionary[Shard, asyncio.Lock]()  # what several workers read is fetched once
 
-    async def serve(self, path: str) -> None:
-        """Serve without end, the processes of this node at a Unix socket that only this user may open."""
+    async def serve(self, local: socket.socket) -> None:
+        """Serve without end, the processes of this node at the listening Unix socket `local`."""
         watch_loop(die_of)
-        local = await asyncio.start_unix_server(self._serve_local, path, limit=LINE_MAX)
-        Path(path).chmod(0o600)
+        here = await asyncio.start_unix_server(self._serve_local, sock=local, limit=LINE_MAX)
         others = await asyncio.start_server(self._serve_peer, sock=self._door, limit=peers.PIECE_BYTES)
-        async with others, local:
+        async with others, here:
             await asyncio.Event().wait()
 
     def _tell(self, message: msgspec.Struct) -> None:
@@ -98,9 +97,7 @@ class Vault:
 
     async def _serve_agent(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._agent = writer
-        self._tell(Listening(self._door.getsockname()[1]))
-        for held in [*self._copies.reports(), *(held for buddy in self._buddies for held in buddy.reports())]:
-            self._tell(held)
+        self._obey(Attach())
         try:
             while order := await reader.readline():
                 self._obey(FROM_AGENT.decode(order))
@@ -110,6 +107,10 @@ class Vault:
 
     def _obey(self, order: FromAgent) -> None:
         match order:
+            case Attach():
+                self._tell(Listening(self._door.getsockname()[1]))
+                for held in [*self._copies.reports(), *(held for buddy in self._buddies for held in buddy.reports())]:
+                    self._tell(held)
             case Release(world, generation, step):
                 self._copies.release(world, (generation, step))
             case Forget(world):
@@ -122,6 +123,8 @@ class Vault:
                 known = [(each.node, each.address) for each in self._buddies]
                 for node, address in [each for each in wanted if each not in known]:
                     self._buddies.append(Buddy(node, address, self._job, self._copies, self._memory, self._tell))
+            case _:
+                assert_never(order)
 
     async def _put(self, put: Put, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Give a worker memory for its shard, and hold the shard once the worker has written it, all of it."""
@@ -132,11 +135,11 @@ class Vault:
             self._tell(about(Refused, shard, node=self._job.node, why=str(error)))
             writer.write(line(Answer(why=str(error))))
             return
-        block.is_elsewhere = True
+        block.is_reusable = False
         try:
             _give(writer, block.file.fileno(), block.size)
             FROM_WORKER.decode(await reader.readline())  # a worker that has died sends nothing, which is no `Done`
-            block.is_elsewhere = False
+            block.is_reusable = True
             copy = Copy(block, await asyncio.to_thread(block.digest), "worker")
         except BaseException:
             self._memory.free(block)

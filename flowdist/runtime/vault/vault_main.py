@@ -30,7 +30,7 @@ class VaultConfig(msgspec.Struct, frozen=True):
     node: NodeName
     job: str
     run: str
-    socket: str  # path of the Unix socket that it makes
+    local: int  # descriptor of a listening Unix socket, which only this user may open
     parent: int  # the process with which it dies
     address: str = "127.0.0.1"  # where it listens for other vaults
     limit: int | None = None  # bytes; None: half of what is available
@@ -53,7 +53,9 @@ def run_vault(config: VaultConfig, token: str) -> None:
 
 
 async def _serve(config: VaultConfig, job: Job, door: socket.socket, limit: int) -> None:
-    await Vault(job, door, Memory(limit, config.wait_s)).serve(config.socket)
+    local = socket.socket(fileno=config.local)
+    local.set_inheritable(False)
+    await Vault(job, door, Memory(limit, config.wait_s)).serve(local)
 
 
 def main() -> None:

@@ -55,8 +55,9 @@ def putting(step: int, size: int) -> Iterator[mmap.mmap]:
     me = info()
     name = _name(me.generation, step, me.rank, me.world_size)
     with _asked({"type": "Put", **name, "bytes": size}, PUT_S) as (connection, fd, _):
-        with mmap.mmap(fd, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE) as memory:
-            yield memory
+        memory = mmap.mmap(fd, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        yield memory  # after an exception, a frame of its traceback may have a view of the memory: it is closed later
+        memory.close()
         connection.sendall(b'{"type": "Done"}\n')
 
 
@@ -68,8 +69,8 @@ def getting(snapshot: Snapshot, rank: int) -> Iterator[mmap.mmap]:
     """
     name = _name(snapshot.generation, snapshot.step, rank, snapshot.world_size)
     request = {"type": "Get", **name, "holders": snapshot.holders.get(str(rank), [])}
-    with _asked(request, GET_S) as (_, fd, size), mmap.mmap(fd, size, access=mmap.ACCESS_COPY) as memory:
-        yield memory
+    with _asked(request, GET_S) as (_, fd, size):
+        yield mmap.mmap(fd, size, access=mmap.ACCESS_COPY)  # closed with the last view of it
 
 
 def _name(generation: int, step: int, rank: int, world_size: int) -> dict[str, Any]:
