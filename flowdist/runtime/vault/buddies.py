@@ -56,7 +56,7 @@ class Buddy:
             try:
                 for shard in self._copies.of_workers():
                     copy = self._copies.get(shard)  # it may be released by now
-                    if copy is not None and shard not in self._has and await self._copies.is_intact(shard, copy):
+                    if copy is not None and shard not in self._has:
                         await self._send(shard, copy)
                 await self._is_new.wait()
             except PeerFailed:
@@ -71,6 +71,8 @@ class Buddy:
             if shard not in self._refused:
                 self._refused.add(shard)
                 self._tell(about(Refused, shard, node=self.node, why=str(error)))
+            if error.is_bad:
+                await self._copies.is_intact(shard, copy)  # else it is dropped, and not sent again
             raise
         held = about(Held, shard, bytes=copy.block.size, digest=copy.digest, node=self.node)
         self._has[shard] = held

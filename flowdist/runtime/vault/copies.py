@@ -40,8 +40,11 @@ class Copies:
         return await self._memory.take(size)
 
     def hold(self, shard: Shard, copy: Copy) -> None:
-        """Hold a copy from now on, in place of one that there is, unless its snapshot was released meanwhile."""
-        if self.is_released(shard):
+        """Hold a copy from now on, in place of one that there is, unless its snapshot was released meanwhile.
+
+        One that was fetched replaces no other: the agent knows of those.
+        """
+        if self.is_released(shard) or (copy.origin == "fetched" and shard in self._held):
             self._memory.free(copy.block)
             return
         self._drop(shard)

@@ -155,7 +155,7 @@ class No(msgspec.Struct, frozen=True, tag=True):
     """Answer of a vault that does not do what was asked."""
 
     why: str
-    is_missing: bool = False  # it was asked for a copy, and has none that is good
+    is_bad: bool = False  # of what was asked for there is no good copy, or what has arrived is damaged
 
 
 FromAgent = Attach | Buddies | Release | Forget

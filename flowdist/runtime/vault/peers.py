@@ -40,11 +40,11 @@ BAD_PEER = (OSError, EOFError, msgspec.MsgspecError, RecursionError, FlowdistErr
 
 
 class PeerFailed(Exception):
-    """A transfer has failed; the text says why. `is_missing`: the other vault has answered that it has no good copy."""
+    """A transfer has failed; the text says why. `is_bad`: a copy is damaged or missing."""
 
-    def __init__(self, why: str, *, is_missing: bool = False) -> None:
+    def __init__(self, why: str, *, is_bad: bool = False) -> None:
         super().__init__(why)
-        self.is_missing = is_missing
+        self.is_bad = is_bad
 
 
 class Job(NamedTuple):
@@ -110,7 +110,7 @@ async def _answer(reader: asyncio.StreamReader) -> Go | Stored:
         raise ConnectionResetError("it has closed the connection")
     answer = OF_PEER.decode(body)
     if isinstance(answer, No):
-        raise PeerFailed(answer.why, is_missing=answer.is_missing)
+        raise PeerFailed(answer.why, is_bad=answer.is_bad)
     return answer
 
 

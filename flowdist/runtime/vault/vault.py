@@ -51,6 +51,7 @@ from flowdist.runtime.wire.framing import encode, read_frame
 from flowdist.runtime.wire.handshake import FRAME_MAX, HANDSHAKE_S
 
 PEERS_MAX = 256  # connections of other vaults at a time
+MISSING = "it has no such copy"
 
 
 class Vault:
@@ -159,6 +160,9 @@ class Vault:
                         return
                 failed.append(f"{self._job.node}: its copy is damaged")
             for node, address in get.holders:
+                if node == self._job.node and not failed:
+                    failed.append(f"{node}: {MISSING}")
+                    self._tell(about(Broken, shard, node=node, why=MISSING))
                 if node == self._job.node:
                     continue
                 try:
@@ -167,7 +171,7 @@ class Vault:
                     failed.append(f"{self._job.node}: {error}")
                 except peers.PeerFailed as error:
                     failed.append(f"{node}: {error}")
-                    if error.is_missing:
+                    if error.is_bad:
                         self._tell(about(Broken, shard, node=node, why=str(error)))
                 else:
                     _give_to_read(writer, copy.block)
@@ -183,7 +187,7 @@ class Vault:
             try:
                 await peers.receive(offered.reader, block)
                 if await asyncio.to_thread(block.digest) != offered.digest:
-                    raise peers.PeerFailed("what it has sent is damaged", is_missing=True)
+                    raise peers.PeerFailed("what it has sent is damaged", is_bad=True)
             except BaseException:
                 self._memory.free(block)
                 raise
@@ -214,7 +218,8 @@ class Vault:
         """Hold a copy for another node, once all of it is here and has its digest."""
         shard = name_of(store)
         known = self._copies.get(shard)
-        if known is not None and known.digest == store.digest and await self._copies.is_intact(shard, known):
+        is_kept = known is not None and known.origin != "fetched" and known.digest == store.digest
+        if known is not None and is_kept and await self._copies.is_intact(shard, known):
             writer.write(encode(Stored()))
             return
         if self._copies.is_released(shard):
@@ -234,7 +239,7 @@ class Vault:
             raise
         if digest != store.digest:
             self._memory.free(block)
-            writer.write(encode(No("what has arrived is damaged")))
+            writer.write(encode(No("what has arrived is damaged", is_bad=True)))
             return
         self._copies.hold(shard, Copy(block, digest, "vault"))
         writer.write(encode(Stored()))
@@ -243,11 +248,11 @@ class Vault:
         """Send a copy to another vault, after its digest was checked."""
         copy = self._copies.get(shard)
         if copy is None:
-            writer.write(encode(No("it has no such copy", is_missing=True)))
+            writer.write(encode(No(MISSING, is_bad=True)))
             return
         with self._memory.using(copy.block):
             if not await self._copies.is_intact(shard, copy):
-                writer.write(encode(No("its copy is damaged", is_missing=True)))
+                writer.write(encode(No("its copy is damaged", is_bad=True)))
                 return
             writer.write(encode(Go(copy.block.size, copy.digest)))
             await peers.send(writer, copy.block)

@@ -134,7 +134,8 @@ def test_instead_of_a_damaged_copy_the_next_holder_has_another_one_until_all_are
         assert a.get(shard, *holders) == some_bytes(1)
         told = {(each.node, each.why) for each in (a.hear(), a.hear()) if isinstance(each, Broken)}
         assert told == {("a", "its copy is damaged"), ("b", "its copy is damaged")}
-        assert isinstance(said := b.hear(), Broken) and said.node == "b"
+        said = b.hear()
+        assert isinstance(said, Broken) and said.node == "b"
         for vault in (a, c):
             vault.flip(*vault.blocks(), 54321)
         with pytest.raises(NoCopy) as error:
@@ -143,6 +144,24 @@ def test_instead_of_a_damaged_copy_the_next_holder_has_another_one_until_all_are
             "nobody has a good copy of trainer step 1 of generation 1, rank 0 of 4 "
             "(a: its copy is damaged; b: it has no such copy; c: its copy is damaged)"
         )
+
+
+def test_a_copy_that_is_damaged_before_it_is_sent_is_held_by_nobody(tmp_path: Path) -> None:
+    with VaultProcess(tmp_path, "a") as a, VaultProcess(tmp_path, "b") as b:
+        shard = a.put(some_bytes(1))
+        a.flip(*a.blocks(), 777)
+        a.gives_to(("b", b.address))
+        refused = a.hear()
+        assert isinstance(refused, Refused)
+        assert (refused.node, refused.why) == ("b", "what has arrived is damaged")
+        broken = a.hear()
+        assert isinstance(broken, Broken) and broken.node == "a"
+        later = a.put(some_bytes(2), step=2)
+        told = a.hear()
+        assert isinstance(told, Held) and (told.step, told.node) == (2, "b")
+        assert b.get(later) == some_bytes(2)
+        with pytest.raises(NoCopy):
+            b.get(shard, ("a", a.address))
 
 
 def test_a_shard_that_several_workers_read_is_fetched_once(tmp_path: Path) -> None:
@@ -179,12 +198,14 @@ def test_a_shard_without_room_is_refused_in_words_and_the_next_one_at_once(tmp_p
     with VaultProcess(tmp_path, "a", limit=10 * MIB, wait_s=0.2) as a, as_worker(a):
         with pytest.raises(NoCopy, match=r"^it has 11\.0 MiB, and the vault may hold 10\.0 MiB$"), putting(1, 11 * MIB):
             pass
-        assert isinstance(told := a.hear(), Refused) and (told.step, told.node) == (1, "a")
+        told = a.hear()
+        assert isinstance(told, Refused) and (told.step, told.node) == (1, "a")
         a.put(bytes(6 * MIB), step=1)
         for step in (2, 3):
             with pytest.raises(NoCopy, match=r"no room for 6\.0 MiB: 6\.0 MiB of 10\.0 MiB are in use"):
                 putting(step, 6 * MIB).__enter__()
-            assert isinstance(told := a.hear(), Refused) and told.step == step
+            told = a.hear()
+        assert isinstance(told, Refused) and told.step == step
         a.order(Release("trainer", 1, 3))
         a.attach()  # it has obeyed
         a.put(bytes(6 * MIB), step=4)

@@ -29,7 +29,8 @@ def test_with_a_token_nothing_of_a_shard_can_be_read_between_the_hosts(tmp_path:
         with Relay(b.port) as relay:
             a.gives_to(("b", relay.address))
             shard = a.put(some_bytes(1, MIB))
-            assert isinstance(told := a.hear(), Held) and told.node == "b"
+            told = a.hear()
+        assert isinstance(told, Held) and told.node == "b"
         assert len(relay.seen) > MIB
         assert not any(some_bytes(1, MIB)[at : at + 16] in relay.seen for at in range(0, MIB, 64 << 10))
         assert b.get(shard) == some_bytes(1, MIB)
@@ -39,7 +40,8 @@ def test_a_vault_with_another_token_gets_and_gives_nothing(tmp_path: Path) -> No
     with VaultProcess(tmp_path, "a", token="hush" * 8) as a, VaultProcess(tmp_path, "b", token="other" * 8) as b:
         shard = a.put(some_bytes(1))
         a.gives_to(("b", b.address))
-        assert isinstance(told := a.hear(), Refused)
+        told = a.hear()
+        assert isinstance(told, Refused)
         assert (told.node, "another token" in told.why) == ("b", True)
         with pytest.raises(NoCopy, match="another token"):
             b.get(shard, ("a", a.address))
@@ -81,13 +83,13 @@ def test_a_copy_that_arrives_damaged_or_cut_is_not_held(tmp_path: Path) -> None:
 
     async def send(vault: VaultProcess) -> None:
         async with dialed(vault) as streams:
-            assert await asked(streams, offer, some_bytes(2)) == No("what has arrived is damaged")
+            assert await asked(streams, offer, some_bytes(2)) == No("what has arrived is damaged", is_bad=True)
         async with dialed(vault) as streams:
             assert isinstance(await asked(streams, offer), Go)
             streams[1].write(content[:1000])
             await streams[1].drain()  # and no more
         async with dialed(vault) as streams:
-            assert await asked(streams, about(Fetch, SHARD)) == No("it has no such copy", is_missing=True)
+            assert await asked(streams, about(Fetch, SHARD)) == No("it has no such copy", is_bad=True)
         async with dialed(vault) as streams:
             assert await asked(streams, offer, content) == Stored()
         async with dialed(vault) as streams:
@@ -95,7 +97,8 @@ def test_a_copy_that_arrives_damaged_or_cut_is_not_held(tmp_path: Path) -> None:
 
     with VaultProcess(tmp_path, "a", limit=10 * MIB) as a:
         asyncio.run(send(a))
-        assert isinstance(held := a.hear(), Held) and held.digest == zlib.crc32(content)
+        held = a.hear()
+        assert isinstance(held, Held) and held.digest == zlib.crc32(content)
         assert a.get(SHARD) == content
 
 
