@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from flowdist import worker
-from flowdist.runtime.vault.messages import Broken
+from flowdist.runtime.vault.messages import Broken, Held
 from tests.runtime.vault.vaults import MIB, VaultProcess, as_worker
 
 torch = pytest.importorskip("torch")
@@ -31,9 +31,17 @@ def goes_on_from(step: int, monkeypatch: pytest.MonkeyPatch, world_size: int = 1
     monkeypatch.setenv("FLOWDIST_SNAPSHOT", json.dumps(named))
 
 
-def again(state: Any, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Any:
-    """Return a state after it was in the memory of the vault."""
+def hold(vault: VaultProcess, state: Any) -> None:
+    """Take a snapshot of step 3, and wait until it is held."""
     assert worker.snapshot(3, state)
+    held = vault.hear()
+    assert isinstance(held, Held)
+    assert held.step == 3
+
+
+def again(vault: VaultProcess, state: Any, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Any:
+    """Return a state after it was in the memory of the vault."""
+    hold(vault, state)
     goes_on_from(3, monkeypatch)
     found = worker.restore(**options)
     assert found is not None
@@ -54,7 +62,7 @@ def test_tensors_of_each_kind_and_other_values_come_back(vault: VaultProcess, mo
         "sparse": torch.eye(3).to_sparse(),
         "text": {"lr": 0.1, None: [1, {2}, b"x"], "path": Path("x")},
     }
-    found = again(state, monkeypatch)
+    found = again(vault, state, monkeypatch)
     for (place, was), (same, now) in zip(_leaves(state), _leaves(found), strict=True):
         assert place == same
         if isinstance(was, torch.Tensor):
@@ -94,7 +102,7 @@ def test_a_model_and_its_optimizer_go_on_as_if_nothing_had_been(
     model, optimizer = made(1)
     train(model, optimizer)
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "random": torch.get_rng_state()}
-    assert worker.snapshot(3, state)
+    hold(vault, state)
     expected = train(model, optimizer), torch.rand(1)
     other, its_optimizer = made(2)
     goes_on_from(3, monkeypatch)
@@ -111,7 +119,7 @@ def test_a_model_and_its_optimizer_go_on_as_if_nothing_had_been(
 @pytest.mark.real
 def test_the_state_is_as_it_was_when_it_was_handed_over(vault: VaultProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     state = {"w": torch.ones(1000)}
-    assert worker.snapshot(3, state)
+    hold(vault, state)
     state["w"].zero_()
     goes_on_from(3, monkeypatch)
     first, second = worker.restore(), worker.restore()
@@ -188,7 +196,7 @@ def test_what_nobody_has_is_an_error_with_the_holders_that_were_asked(
 def test_in_a_world_of_another_size_a_rank_has_to_be_named(
     vault: VaultProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert worker.snapshot(3, {"w": 1})
+    hold(vault, {"w": 1})
     goes_on_from(3, monkeypatch)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(RuntimeError, match="the snapshot is of a world of 1, and this one has 2"):
@@ -246,13 +254,14 @@ def test_dtensors_come_back_as_their_local_part_or_on_a_mesh_that_fits(
         "both": distribute_tensor(whole, mesh, [Shard(0), Replicate()]),
         "one": distribute_tensor(whole, mesh["dp"]),
     }
-    found = again(state, monkeypatch)
-    assert isinstance(part := found["both"], worker.LocalPart)
+    found = again(vault, state, monkeypatch)
+    part = found["both"]
+    assert isinstance(part, worker.LocalPart)
     assert (part.places, part.shape, part.mesh_shape, part.mesh_names) == (
         (Shard(0), Replicate()), (10, 6), (1, 1), ("dp", "tp"),
     )  # fmt: skip
     assert torch.equal(part.tensors[0], whole)
-    found = again(state, monkeypatch, mesh=mesh)
+    found = again(vault, state, monkeypatch, mesh=mesh)
     for name, was in state.items():
         now = found[name]
         assert isinstance(now, DTensor)
@@ -271,6 +280,7 @@ def test_the_tensors_of_dcp_come_back_where_the_world_has_one_rank(
 
     state = {"a": {"w": torch.randn(10, 4)}, "step": 7, "list": [torch.ones(3), "x"]}
     dcp.save(state, storage_writer=worker.memory_writer(7))
+    vault.hear()  # it is held
     goes_on_from(7, monkeypatch)
     reader = worker.memory_reader()
     assert reader is not None and reader.step == 7
