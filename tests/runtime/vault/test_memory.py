@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -103,6 +104,20 @@ def test_each_single_bit_changes_the_digest() -> None:
         block.file.close()
 
     run(job, 4096)
+
+
+def test_memory_that_the_kernel_does_not_give_is_refused_in_words_and_not_counted() -> None:
+    async def job(memory: Memory) -> None:
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+        try:
+            with pytest.raises(NoRoom, match=r"^no room for 1\.0 MiB: File too large$"):
+                await memory.take(1 << 20)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        (await memory.take(1 << 20)).file.close()
+
+    run(job, 1 << 20, wait_s=0.0)
 
 
 GIB = 1 << 30

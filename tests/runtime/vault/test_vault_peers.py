@@ -11,7 +11,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from flowdist.runtime.vault import peers
+from flowdist.runtime.vault.memory import Memory
 from flowdist.runtime.vault.messages import OF_PEER, Fetch, Go, Held, No, Refused, Shard, Store, Stored, about
+from flowdist.runtime.vault.vault import PEERS_MAX
 from flowdist.runtime.wire.dialing import dial, is_encrypted
 from flowdist.runtime.wire.endpoint import ControllerEndpoint
 from flowdist.runtime.wire.framing import encode, read_frame
@@ -134,3 +137,28 @@ def test_what_another_host_sends_has_limits(tmp_path: Path) -> None:
         asyncio.run(send(a))
         a.get(a.put(some_bytes(1)))
         assert len(a.blocks()) == 1
+
+
+def test_connections_that_say_nothing_are_limited_in_number_and_keep_no_worker_waiting(tmp_path: Path) -> None:
+    async def crowd(vault: VaultProcess) -> None:
+        silent = [await asyncio.open_connection("127.0.0.1", vault.port) for _ in range(PEERS_MAX)]
+        reader, writer = await asyncio.open_connection("127.0.0.1", vault.port)
+        assert await reader.read() == b""
+        vault.get(vault.put(some_bytes(1)))
+        for _, other in [*silent, (reader, writer)]:
+            other.transport.abort()
+
+    with VaultProcess(tmp_path, "a") as a:
+        asyncio.run(crowd(a))
+
+
+def test_a_peer_that_sends_nothing_more_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def receive() -> None:
+        block = await Memory(4096, 0.0).take(4096)
+        reader = asyncio.StreamReader()
+        reader.feed_data(b"x" * 1000)
+        with block.file, pytest.raises(TimeoutError):
+            await peers.receive(reader, block)
+
+    monkeypatch.setattr(peers, "STALL_S", 0.01)
+    asyncio.run(receive())

@@ -25,6 +25,7 @@ from flowdist.worker.snapshots.vault_link import Snapshot, getting, putting
 
 WAIT_S = 60.0
 MIB = 1 << 20
+SPOILED_AT = 10_000
 
 
 class VaultProcess:
@@ -119,6 +120,10 @@ class VaultProcess:
                     found.add(int(entry.name))
         return found
 
+    def files(self) -> set[int]:
+        """Return the inodes of its memory: a descriptor may be that of another file after a while."""
+        return {Path(f"/proc/{self.process.pid}/fd/{fd}").stat().st_ino for fd in self.blocks()}
+
     def flip(self, fd: int, bit: int) -> None:
         """Flip one bit of its memory."""
         with Path(f"/proc/{self.process.pid}/fd/{fd}").open("r+b", buffering=0) as file:
@@ -155,11 +160,14 @@ def some_bytes(seed: int, size: int = 64 << 10) -> bytes:
 class Relay:
     """Passes on what comes to its own port to a vault; `seen` is what the side that connects has sent.
 
-    After `limit` bytes of one connection, it calls `then` once, and passes on no more.
+    After `limit` bytes of one connection, it calls `then` once, and passes on no more. If it `spoils`, a bit of the
+    answers is flipped, far behind their beginning.
     """
 
-    def __init__(self, port: int, limit: int | None = None, then: Callable[[], None] = lambda: None) -> None:
-        self._port, self._limit, self._then = port, limit, then
+    def __init__(
+        self, port: int, limit: int | None = None, then: Callable[[], None] = lambda: None, *, spoils: bool = False
+    ) -> None:
+        self._port, self._limit, self._then, self._spoils = port, limit, then, spoils
         self._door = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._door.getsockname()[1]}"
         self.seen, self.connections = bytearray(), 0
@@ -195,6 +203,8 @@ class Relay:
                     if limit is not None and len(seen) > limit:
                         self._then()
                         break
+                elif self._spoils and len(data) > SPOILED_AT:
+                    data = data[:SPOILED_AT] + bytes([data[SPOILED_AT] ^ 1]) + data[SPOILED_AT + 1 :]
                 sink.sendall(data)
         for each in (source, sink):
             with contextlib.suppress(OSError):
