@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import signal
 import socket
 import sys
 
@@ -40,6 +41,8 @@ class VaultConfig(msgspec.Struct, frozen=True):
 def run_vault(config: VaultConfig, token: str) -> None:
     """Run the vault of a node until its process is killed. With a token, other vaults have to know it."""
     die_with_parent(config.parent)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # who cancels a job may signal all of its processes: workers may save yet
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each copy has a descriptor
     identity = new_identity() if token and can_encrypt() else None

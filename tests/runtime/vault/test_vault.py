@@ -266,12 +266,19 @@ def test_the_memory_of_a_vault_that_is_killed_is_free_at_once(tmp_path: Path) ->
         a.put(bytes(400 * MIB))
         before = _shared_memory()
         a.kill()
-        assert before - _shared_memory() > 300 * MIB  # others may have taken some meanwhile
+        assert before - _shared_memory() > 200 * MIB  # other tests may have taken some meanwhile
 
 
 def _shared_memory() -> int:
     rows = Path("/proc/meminfo").read_text().splitlines()
     return next(int(row.split()[1]) << 10 for row in rows if row.startswith("Shmem:"))
+
+
+def test_a_vault_goes_on_when_all_processes_of_a_job_are_asked_to_end(tmp_path: Path) -> None:
+    with VaultProcess(tmp_path, "a") as a:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(a.process.pid, number)
+        assert a.get(a.put(some_bytes(1))) == some_bytes(1)
 
 
 PARENT = """

@@ -144,6 +144,7 @@ def test_connections_that_say_nothing_are_limited_in_number_and_keep_no_worker_w
         silent = [await asyncio.open_connection("127.0.0.1", vault.port) for _ in range(PEERS_MAX)]
         reader, writer = await asyncio.open_connection("127.0.0.1", vault.port)
         assert await reader.read() == b""
+        assert not silent[0][0].at_eof()  # as they have the time of the handshake
         vault.get(vault.put(some_bytes(1)))
         for _, other in [*silent, (reader, writer)]:
             other.transport.abort()
