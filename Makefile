@@ -175,6 +175,7 @@ bench: $(VENV)/.dev  ## every benchmark, with its peer in the same run
 	$(BIN)/python benchmarks/recovery.py --slow-trials 3
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/proof.py
+	$(BIN)/python benchmarks/snapshot.py
 
 MINUTES ?= 30
 SEED ?= 1

@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING
 
 from flowdist.worker.agent_link import info, is_managed, link, stop_agreement
 from flowdist.worker.save_timer import save_timer
+from flowdist.worker.snapshots.vault_link import named_snapshot
 from flowdist.worker.step_counter import step_counter
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+
+    from flowdist.worker.snapshots.dcp import MemoryReader, MemoryWriter
 
 ROLES = "roles"  # among the addresses of peers, whose names have a colon: the names of all roles
 VERSION_MAX = 1 << 62  # of what a role publishes: as in `control.protocol.ids`, which workers do not import
@@ -55,6 +58,41 @@ def backend() -> str:
     from flowdist.worker.device_mesh import backend as choose  # imports torch
 
     return choose()
+
+
+def memory_writer(step: int) -> MemoryWriter:
+    """Return a storage for `torch.distributed.checkpoint`, which saves to the memory of nodes instead of a disk.
+
+        dcp.save(state, storage_writer=worker.memory_writer(step))
+
+    A world of any size can load what was saved so. For the rest, see `snapshot`. If a rank has no room, `dcp.save`
+    returns even so, and the step cannot be loaded. Without flowdist, or without a vault, nothing is saved.
+
+    Args:
+        step: How many steps are done, as for `progress`.
+    """
+    from flowdist.worker.snapshots.dcp import MemoryWriter  # imports torch
+
+    return MemoryWriter(step)
+
+
+def memory_reader() -> MemoryReader | None:
+    """Return a storage for `torch.distributed.checkpoint` with the snapshot from which this generation goes on.
+
+        reader = worker.memory_reader()
+        if reader is not None:
+            dcp.load(state, storage_reader=reader)
+            step = reader.step
+
+    None means that training goes on from a checkpoint, or begins: ask `latest()`. `dcp.load` raises an error if nobody
+    has a good copy of a part that it needs, or the snapshot was taken by `snapshot`.
+    """
+    found = named_snapshot()
+    if found is None:
+        return None
+    from flowdist.worker.snapshots.dcp import MemoryReader  # imports torch
+
+    return MemoryReader(found)
 
 
 def port(name: str) -> int:

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from flowdist.worker.leaves import Placeholder, leaves, mapped, with_tensors, without_tensors
 from flowdist.worker.save_timer import save_timer
 
 if TYPE_CHECKING:
     import torch
 
 BUCKET_BYTES = 64 << 20  # tensors of one type are broadcast together, up to this size
-SMALL_BYTES = 1 << 10  # a CPU tensor up to this size is pickled with the other values
 SHARDED = ("DTensor", "ShardedTensor", "FullyShardedDataParallel", "ZeroRedundancyOptimizer")
 SHARDS = ("_is_flat_param", "_fsdp_flattened")  # attributes by which FSDP marks sharded parameters
 
@@ -98,13 +98,13 @@ class ElasticState(SimpleNamespace):
             return
         source = commits.index(max(commits))
         tensors: list[torch.Tensor] = []
-        sent = [_without_tensors(self._kept, tensors)]
+        sent = [without_tensors(self._kept, tensors)]
         dist.broadcast_object_list(sent, src=source)
         self._commits, kept = commits[source], sent[0]
-        places = [leaf for _, leaf in _leaves("", kept) if isinstance(leaf, _Placeholder)]
+        places = [leaf for _, leaf in leaves("", kept) if isinstance(leaf, Placeholder)]
         received = _broadcast_tensors(places, tensors, source)
         if dist.get_rank() != source:
-            self._kept = _with_tensors(kept, received)
+            self._kept = with_tensors(kept, received)
             self.restore()
 
 
@@ -117,7 +117,7 @@ def _snapshot(name: str, value: Any) -> tuple[bool, Any]:
     _refuse_shards(name, _parts(name, value))  # before state_dict(), which may be a collective for a sharded value
     has_state_dict = _has_state_dict(value)
     found = value.state_dict() if has_state_dict else value
-    _refuse_shards(name, _leaves(name, found))
+    _refuse_shards(name, leaves(name, found))
     return has_state_dict, _copied(found)
 
 
@@ -132,18 +132,6 @@ def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     groups = getattr(value, "param_groups", None)
     for group in groups if isinstance(groups, list) else ():
         yield from ((f"a parameter of {name}", parameter) for parameter in group["params"])
-
-
-def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the items of nested dicts, lists and tuples, each with its place, such as `name['a'][0]`."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from _leaves(f"{name}[{key!r}]", item)
-    elif type(value) in (list, tuple):
-        for index, item in enumerate(value):
-            yield from _leaves(f"{name}[{index}]", item)
-    else:
-        yield name, value
 
 
 def _refuse_shards(name: str, parts: Iterator[tuple[str, Any]]) -> None:
@@ -168,16 +156,8 @@ def _copied(value: Any) -> Any:
     if torch is not None and isinstance(value, torch.Tensor):
         return value.detach().clone()
     if isinstance(value, dict) or type(value) in (list, tuple):
-        return _mapped(value, _copied)
+        return mapped(value, _copied)
     return copy.deepcopy(value)
-
-
-class _Placeholder:
-    """Stand-in for a tensor in the values that are pickled, with the tensor's number."""
-
-    def __init__(self, number: int, tensor: torch.Tensor) -> None:
-        self.number, self.shape, self.dtype = number, tensor.shape, tensor.dtype
-        self.is_cpu = tensor.device.type == "cpu"
 
 
 def _transport_device() -> torch.device:
@@ -190,7 +170,7 @@ def _transport_device() -> torch.device:
 
 
 def _broadcast_tensors(
-    placeholders: list[_Placeholder], tensors: list[torch.Tensor], source: int
+    placeholders: list[Placeholder], tensors: list[torch.Tensor], source: int
 ) -> dict[int, torch.Tensor]:
     """Return the tensors of the source rank, on every rank, by the numbers of their placeholders. A collective."""
     import torch  # heavy: workers without elastic() import this module, too
@@ -211,15 +191,15 @@ def _broadcast_tensors(
     return found
 
 
-def _buckets(placeholders: list[_Placeholder]) -> list[list[_Placeholder]]:
+def _buckets(placeholders: list[Placeholder]) -> list[list[Placeholder]]:
     """Group placeholders whose tensors are broadcast together: of one type, with up to BUCKET_BYTES in each bucket.
 
     A tensor larger than that has a bucket of its own.
     """
-    by_type: dict[torch.dtype, list[_Placeholder]] = {}
+    by_type: dict[torch.dtype, list[Placeholder]] = {}
     for place in placeholders:
         by_type.setdefault(place.dtype, []).append(place)
-    buckets: list[list[_Placeholder]] = []
+    buckets: list[list[Placeholder]] = []
     for dtype, same in by_type.items():
         size = BUCKET_BYTES + 1
         for place in same:
@@ -229,33 +209,3 @@ def _buckets(placeholders: list[_Placeholder]) -> list[list[_Placeholder]]:
                 size = place.shape.numel() * dtype.itemsize
             buckets[-1].append(place)
     return buckets
-
-
-def _without_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """Return the value with placeholders for its tensors, which are added to `tensors`. Small CPU tensors stay."""
-    import torch  # heavy: workers without elastic() import this module, too
-
-    if isinstance(value, torch.Tensor):
-        if value.device.type == "cpu" and value.numel() * value.element_size() <= SMALL_BYTES:
-            return value
-        tensors.append(value)
-        return _Placeholder(len(tensors) - 1, value)
-    return _mapped(value, lambda item: _without_tensors(item, tensors))
-
-
-def _with_tensors(value: Any, tensors: dict[int, torch.Tensor]) -> Any:
-    if isinstance(value, _Placeholder):
-        return tensors[value.number]
-    return _mapped(value, lambda item: _with_tensors(item, tensors))
-
-
-def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a dict, list or tuple of the same kind with `change` applied to its items; any other value as it is."""
-    if isinstance(value, dict):
-        changed = copy.copy(value)  # keeps attributes: the state_dict of a module has its versions
-        for name, item in value.items():
-            changed[name] = change(item)
-        return changed
-    if type(value) in (list, tuple):
-        return type(value)(change(item) for item in value)
-    return value

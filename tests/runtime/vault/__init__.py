@@ -1,0 +1,1 @@
+"""The vault: real processes, and its memory alone."""
