@@ -98,8 +98,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         *nodes, other = [Node(Path(folder), rank, options.mib) for rank in range(3)]
         try:
-            nodes[0].order(Buddies(((nodes[1].name, nodes[1].address),)))
-            nodes[1].order(Buddies(((nodes[0].name, nodes[0].address),)))
+            nodes[0].order(Buddies("trainer", ((nodes[1].name, nodes[1].address),)))
+            nodes[1].order(Buddies("trainer", ((nodes[0].name, nodes[0].address),)))
             times = measure(nodes, other, options.trials)
         finally:
             for node in (*nodes, other):
@@ -127,7 +127,7 @@ def measure(nodes: list[Node], other: Node, trials: int) -> dict[str, list[float
         for row, took_s in found.items() if step else ():
             times[row].append(took_s)
         for node in (*nodes, other):
-            node.order(Release("trainer", 1, step))  # training has one snapshot and the next one
+            node.order(Release("trainer", 1, step - 1))  # training has one snapshot and the next one
     return times
 
 

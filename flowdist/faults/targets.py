@@ -13,7 +13,7 @@ _FILES = "it would be your files that are damaged; the disk of flowdist simulate
 SIMULATED_ONLY = {  # kinds that only the simulator carries out, and why
     "lost-checkpoint": _FILES,
     "corrupt-checkpoint": _FILES,
-    "broken-copy": "flowdist run does not take snapshots yet",
+    "broken-copy": "flowdist run cannot damage the memory of a vault",
     "slow-checkpoint": "the disk is that of the whole machine; flowdist simulate has one of its own",
 }
 

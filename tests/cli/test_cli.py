@@ -338,14 +338,3 @@ def test_interrupts_end_a_verb_whose_output_nobody_reads(unbuffered: str) -> Non
                     pytest.fail("it goes on after 50 interrupts")
         finally:
             verb.kill()
-
-
-def test_run_refuses_a_role_with_snapshots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    file = tmp_path / "topology.py"
-    body = 'from flowdist import Snapshots, Topology\nt = Topology("x", nodes=2)\n'
-    file.write_text(body + 't.role("a", "true", replicas=2, snapshots=Snapshots())\n')
-    result = CliRunner().invoke(cli, ["run", str(file)])
-    assert result.exit_code == 2
-    assert "role 'a': flowdist run does not take snapshots yet" in result.output
-    assert list(tmp_path.iterdir()) == [file], "nothing was started"

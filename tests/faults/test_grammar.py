@@ -307,7 +307,7 @@ def test_what_only_a_simulated_disk_suffers_is_refused_with_the_reason() -> None
     ]:
         with pytest.raises(FaultError, match=why):
             refuse_unsupported([parse_fault(f"trainer@3s:{kind}")], CAN, "flowdist run")
-    with pytest.raises(FaultError, match="flowdist run does not take snapshots yet"):
+    with pytest.raises(FaultError, match="cannot damage the memory of a vault"):
         refuse_unsupported([parse_fault("node1@3s:broken-copy")], CAN, "flowdist run")
 
 

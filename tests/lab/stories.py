@@ -28,7 +28,7 @@ WHY_NOT = {  # of what a lab cannot play: why
     "rejoin_time": "its workers stay in place, which `sleep inf` cannot",
     "ready_when": "its program, `sleep inf`, serves no port",
     "where": "a host that joins brings no labels",
-    "snapshots": "flowdist run takes no snapshots yet",
+    "snapshots": "its program, `sleep inf`, takes no snapshots",
     "succeeded": "its program, `sleep inf`, never finishes by itself",
     "roles": "one of its roles finishes before another, which `sleep inf` never does",
     "cpu": "its nodes have more cores than a host of the lab, which has one",

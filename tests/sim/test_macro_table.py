@@ -32,6 +32,7 @@ TABLE = {
     "scenarios/topologies/ps.py": "the topology: roles=(ps, trainer, evaluator)",
     "scenarios/topologies/rl.py": "the topology: roles=(reward, replay, learner, actor, evaluator)",
     "scenarios/topologies/rivals.py": "the topology: roles=(blue, red)",
+    "scenarios/topologies/sampled.py": "role trainer: simulate='sampled:Worker'",
     "scenarios/topologies/sharded.py": "role trainer: snapshots=SnapshotSpec(every=20, apart='rack', size=200000000)",
     "scenarios/topologies/stages.py": "the topology: roles=(reader, actor)",
     "examples/char_gpt/topology.py": "",
@@ -50,6 +51,7 @@ COMPONENTS: dict[str, Callable[[], RoleGraph]] = {
 }
 # Changes that make macro mode play topologies which it refuses as they are.
 ADVICE = {
+    "scenarios/topologies/sampled.py": "trainer.simulate=none",
     "examples/resume_model/topology.py": "trainer.simulate=none",
     "flowdist new --template ddp": "trainer.simulate=none",
 }

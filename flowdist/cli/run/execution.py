@@ -154,7 +154,6 @@ def execute(graph: RoleGraph | None, settings: RunSettings) -> NoReturn:
         run_dir, graph = find_run(settings.base, settings.resume)
     elif hosting is None:
         graph, warnings = settle_cluster(graph, gpus, len(plan.new_nodes))
-    _refuse_snapshots(graph)
     check_faults(plan, graph, has_guests=hosting is not None)
     if hosting is None and (note := stranding(plan, graph)):  # which other hosts will join is not known
         warnings = [*warnings, note]
@@ -181,13 +180,6 @@ def execute(graph: RoleGraph | None, settings: RunSettings) -> NoReturn:
         if settings.detach:
             _detach(run)
         sys.exit(run.supervise(console))
-
-
-def _refuse_snapshots(graph: RoleGraph) -> None:
-    for role in graph.roles:
-        if role.snapshots is not None:
-            message = f"role {role.name!r}: flowdist run does not take snapshots yet"
-            raise FlowdistError(message, help="leave snapshots= out; flowdist simulate plays them")
 
 
 def _take_claims(

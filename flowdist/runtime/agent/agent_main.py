@@ -26,6 +26,7 @@ from flowdist.graph import decode_graph
 from flowdist.graph.warmth import cold_because
 from flowdist.runtime.agent.lease_watch import LeasePage
 from flowdist.runtime.agent.node_config import NOTICE_NODE, NodeConfig
+from flowdist.runtime.agent.vault_link import VaultLink
 from flowdist.runtime.agent.worker_socket import WorkerSocket
 from flowdist.runtime.agent.workers import Workers
 from flowdist.runtime.clock import boot_ns
@@ -34,7 +35,7 @@ from flowdist.runtime.last_words import die_of
 from flowdist.runtime.processes import spawn_protocol as spawner
 from flowdist.runtime.processes.process_states import Relatives
 from flowdist.runtime.processes.unexpected import start_task, watch_loop
-from flowdist.runtime.run_folder.folder import agent_socket
+from flowdist.runtime.run_folder.folder import agent_socket, vault_socket
 from flowdist.runtime.stores.stores import Stores
 from flowdist.runtime.wire.addresses import Endpoint, endpoint_of
 from flowdist.runtime.wire.dialing import dial
@@ -79,7 +80,8 @@ class _AgentProcess:
         self._agent = Agent(config.node, graph, config.address, config.incarnation)
         checkpoints = graph.checkpoint_dir or str(Path(config.run_dir, "checkpoints"))
         socket_path = str(Path(config.socket_dir, agent_socket(config.node.name)))
-        self._paths = RunPaths(config.run_dir, config.run_id, checkpoints, socket_path)
+        vault = str(Path(config.socket_dir, vault_socket(config.node.name)))
+        self._paths = RunPaths(config.run_dir, config.run_id, checkpoints, socket_path, vault)
         self._inputs: deque[io.AgentInput] = deque()
         self._is_handling = False
         self._timer: asyncio.TimerHandle | None = None
@@ -99,6 +101,10 @@ class _AgentProcess:
         self._stores.awaited = self._workers.prepare()
         self._agent.is_warming = self._stores.awaited is not None
         server = await self._sockets.serve(self._paths.worker_socket)
+        self._vault: VaultLink | None = None
+        if any(role.snapshots is not None for role in self._graph.roles):
+            self._vault = VaultLink(self._config, self._graph, self._credentials, self._paths.vault, self._handle)
+            start_task(self._vault.run(), die_of)
         connection = start_task(self._keep_connected(), die_of)
         await self._over.wait()
         connection.cancel()
@@ -221,7 +227,8 @@ class _AgentProcess:
             case io.KillStore():
                 self._stores.kill((output.world, output.generation))
             case io.VaultOrder():
-                raise AssertionError("no vault runs here, so the controller knows none")
+                assert self._vault is not None, "the controller knows no vault here"
+                self._vault.obey(output.order)
             case io.EndAgent():
                 self._over.set()
             case _:

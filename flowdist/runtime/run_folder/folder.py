@@ -214,6 +214,11 @@ def agent_socket(node: str) -> str:
     return f"{node}.agent.sock"
 
 
+def vault_socket(node: str) -> str:
+    """Return the file name of the socket of a node's vault, which is no longer than that of its agent."""
+    return f"{node}.vault.sock"
+
+
 def socket_dir(run_dir: Path, nodes: list[str]) -> Path:
     """Return a folder for the sockets of the run: its own folder, or a new one if paths there are too long for sockets.
 

@@ -1,12 +1,12 @@
 """The vault of a node: a process that holds shards of snapshots in memory, for its own workers and for other nodes.
 
-A guardian binds and listens at a Unix socket that only this user may open, and forks a child that calls
-`vault_main.run_vault` with its descriptor (`VaultConfig.local`), the token of the job and the address at which other
-nodes reach this one. The child keeps no other descriptor. It dies with the guardian, and with it all copies.
+The agent listens at a Unix socket that only this user may open, and starts the process, which gets that descriptor, the
+token of the job and the address at which other nodes reach this one (`runtime.agent.vault_link`). It dies with the
+agent, whose end is that of the node, and with it all copies.
 
 The agent connects to that socket, sends `Attach`, and gets `Listening` with the port for other vaults, then one `Held`
-for each copy that there is. From then on it gets `Held`, `Broken` and `Refused`, and sends `Buddies`, `Release` and
-`Forget`: all in `messages`. When the connection ends, the vault goes on; the agent connects again.
+for each copy that there is. From then on it gets `Held`, `Broken` and `Refused`, and sends `Buddies` and `Release`: all
+in `messages`.
 
 Workers have the socket's path in FLOWDIST_VAULT, the name of their world in FLOWDIST_WORLD, and in FLOWDIST_SNAPSHOT
 the snapshot from which their generation goes on, if there is one: JSON with `generation`, `step`, `world_size` and

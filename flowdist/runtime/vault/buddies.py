@@ -22,10 +22,12 @@ RETRY_S = 1.0
 
 
 class Buddy:
-    """One other node that gets copies, at the address of its vault, from now until `end` is called."""
+    """One other node that gets the copies of a world, at the address of its vault, until `end` is called."""
 
-    def __init__(self, node: NodeName, address: str, job: Job, copies: Copies, memory: Memory, tell: Tell) -> None:
-        self.node, self.address = node, address
+    def __init__(
+        self, world: str, node: NodeName, address: str, job: Job, copies: Copies, memory: Memory, tell: Tell
+    ) -> None:
+        self.world, self.node, self.address = world, node, address
         self._job, self._copies, self._memory, self._tell = job, copies, memory, tell
         self._has: dict[Shard, Held] = {}  # what it holds, as the agent was told
         self._refused: set[Shard] = set()  # of which the agent was told
@@ -54,7 +56,7 @@ class Buddy:
             self._is_new.clear()
             self._forget()
             try:
-                for shard in self._copies.of_workers():
+                for shard in self._copies.of_workers(self.world):
                     copy = self._copies.get(shard)  # it may be released by now
                     if copy is not None and shard not in self._has:
                         await self._send(shard, copy)

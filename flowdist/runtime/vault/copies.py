@@ -30,7 +30,6 @@ class Copies:
     def __init__(self, node: NodeName, memory: Memory, tell: Tell) -> None:
         self._node, self._memory, self._tell = node, memory, tell
         self._held: dict[Shard, Copy] = {}
-        self._oldest: dict[str, tuple[int, int]] = {}  # by world: what is older was released
 
     async def take(self, size: int) -> Block:
         """Return a block for a copy, as `Memory.take` does. Copies that were fetched for readers make room first."""
@@ -40,11 +39,8 @@ class Copies:
         return await self._memory.take(size)
 
     def hold(self, shard: Shard, copy: Copy) -> None:
-        """Hold a copy from now on, in place of one that there is, unless its snapshot was released meanwhile.
-
-        One that was fetched replaces no other: the agent knows of those.
-        """
-        if self.is_released(shard) or (copy.origin == "fetched" and shard in self._held):
+        """Hold a copy from now on, in place of one that there is. One that was fetched replaces no other."""
+        if copy.origin == "fetched" and shard in self._held:
             self._memory.free(copy.block)
             return
         self._drop(shard)
@@ -52,18 +48,15 @@ class Copies:
         if copy.origin != "fetched":
             self._tell(self._report(shard, copy))
 
-    def is_released(self, shard: Shard) -> bool:
-        return shard.age < self._oldest.get(shard.world, shard.age)
-
     def get(self, shard: Shard) -> Copy | None:
         return self._held.get(shard)
 
     def __contains__(self, shard: Shard) -> bool:
         return shard in self._held
 
-    def of_workers(self) -> list[Shard]:
-        """Return the shards that workers of this node have put, the oldest first."""
-        return [shard for shard, copy in self._held.items() if copy.origin == "worker"]
+    def of_workers(self, world: str) -> list[Shard]:
+        """Return the shards of a world that workers of this node have put, the oldest first."""
+        return [shard for shard, copy in self._held.items() if copy.origin == "worker" and shard.world == world]
 
     def reports(self) -> Iterator[Held]:
         """Yield what the agent was told of the copies that there are."""
@@ -83,16 +76,11 @@ class Copies:
             self._tell(about(Broken, shard, node=self._node, why="its copy is damaged"))
         return False
 
-    def release(self, world: str, oldest: tuple[int, int]) -> None:
-        """Drop the copies of a world that are older than a snapshot; those that come later, too."""
-        self._oldest[world] = max(oldest, self._oldest.get(world, oldest))
-        for shard in [shard for shard in self._held if self.is_released(shard)]:
-            self._drop(shard)
-
-    def forget(self, world: str) -> None:
-        """Drop all copies of a world."""
-        self._oldest.pop(world, None)
-        for shard in [shard for shard in self._held if shard.world == world]:
+    def release(self, world: str, generation: int, step: int) -> None:
+        """Drop the copies of one snapshot."""
+        for shard in [
+            shard for shard in self._held if (shard.world, shard.generation, shard.step) == (world, generation, step)
+        ]:
             self._drop(shard)
 
     def _drop(self, shard: Shard) -> None:

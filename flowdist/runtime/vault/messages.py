@@ -33,11 +33,6 @@ class Shard(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return f"{self.world} step {self.step} of generation {self.generation}, rank {self.rank} of {self.world_size}"
 
-    @property
-    def age(self) -> tuple[int, int]:
-        """Return what orders the snapshots of a world: a later generation comes after every step of one before."""
-        return self.generation, self.step
-
 
 # From the agent
 
@@ -50,23 +45,18 @@ class Attach(msgspec.Struct, frozen=True, tag=True):
 
 
 class Buddies(msgspec.Struct, frozen=True, tag=True):
-    """The nodes that get a copy of each shard that workers of this node have put, from now on these alone."""
+    """The nodes that get a copy of each shard that workers of this node put for a world, from now on these alone."""
 
+    world: Name
     nodes: Holders
 
 
 class Release(msgspec.Struct, frozen=True, tag=True):
-    """Order to drop this node's copies of a world that are older than a snapshot, by generation, then step."""
+    """Order to drop this node's copies of one snapshot."""
 
     world: Name
     generation: Number
     step: Number
-
-
-class Forget(msgspec.Struct, frozen=True, tag=True):
-    """Order to drop all of this node's copies of a world."""
-
-    world: Name
 
 
 # To the agent
@@ -158,7 +148,7 @@ class No(msgspec.Struct, frozen=True, tag=True):
     is_bad: bool = False  # of what was asked for there is no good copy, or what has arrived is damaged
 
 
-FromAgent = Attach | Buddies | Release | Forget
+FromAgent = Attach | Buddies | Release
 FROM_LOCAL = msgspec.json.Decoder(Attach | Put | Get)
 FROM_AGENT: msgspec.json.Decoder[FromAgent] = msgspec.json.Decoder(FromAgent)
 FROM_WORKER = msgspec.json.Decoder(Done)

@@ -31,7 +31,6 @@ from flowdist.runtime.vault.messages import (
     Broken,
     Buddies,
     Fetch,
-    Forget,
     FromAgent,
     Get,
     Go,
@@ -113,17 +112,16 @@ class Vault:
                 for held in [*self._copies.reports(), *(held for buddy in self._buddies for held in buddy.reports())]:
                     self._tell(held)
             case Release(world, generation, step):
-                self._copies.release(world, (generation, step))
-            case Forget(world):
-                self._copies.forget(world)
-            case Buddies(nodes):
-                wanted = [(node, address) for node, address in nodes if node != self._job.node]
-                for buddy in [each for each in self._buddies if (each.node, each.address) not in wanted]:
+                self._copies.release(world, generation, step)
+            case Buddies(world, nodes):
+                wanted = [(world, node, address) for node, address in nodes if node != self._job.node]
+                of_world = [each for each in self._buddies if each.world == world]
+                for buddy in [each for each in of_world if (world, each.node, each.address) not in wanted]:
                     buddy.end()
                     self._buddies.remove(buddy)
-                known = [(each.node, each.address) for each in self._buddies]
-                for node, address in [each for each in wanted if each not in known]:
-                    self._buddies.append(Buddy(node, address, self._job, self._copies, self._memory, self._tell))
+                known = [(world, each.node, each.address) for each in self._buddies if each.world == world]
+                for named in [each for each in wanted if each not in known]:
+                    self._buddies.append(Buddy(*named, self._job, self._copies, self._memory, self._tell))
             case _:
                 assert_never(order)
 
@@ -147,7 +145,8 @@ class Vault:
             raise
         self._copies.hold(shard, copy)
         for buddy in self._buddies:
-            buddy.wake()
+            if buddy.world == shard.world:
+                buddy.wake()
 
     async def _get(self, get: Get, writer: asyncio.StreamWriter) -> None:
         """Give a worker a good copy of a shard: that of this node, or else of the first holder that has one."""
@@ -221,9 +220,6 @@ class Vault:
         is_kept = known is not None and known.origin != "fetched" and known.digest == store.digest
         if known is not None and is_kept and await self._copies.is_intact(shard, known):
             writer.write(encode(Stored()))
-            return
-        if self._copies.is_released(shard):
-            writer.write(encode(No("its snapshot was released there")))
             return
         try:
             block = await self._copies.take(store.bytes)

@@ -6,6 +6,7 @@ docs/reference/environment.md. flowdist adds `FLOWDIST_...`.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -14,12 +15,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flowdist.control.protocol.effects import StartReplica
-from flowdist.control.protocol.ids import ReplicaId
+from flowdist.control.protocol.ids import ReplicaId, SnapshotRef
 from flowdist.graph import WHOLE, RoleSpec, SecretRef
 from flowdist.graph.sizes import mesh_of
 from flowdist.graph.warmth import PythonCommand, cold_because, python_command, varies
 from flowdist.runtime.processes.spawn_protocol import PrefixSpec
 from flowdist.runtime.worker_env.stop_notice import ASKED, NOTICE
+from flowdist.worker.snapshots.vault_link import EVERY, SNAPSHOT, VAULT, WORLD
 from flowdist.worker.step_counter import SWITCH
 
 _MACRO = re.compile(r"\$\{([^}]*)\}")
@@ -32,6 +34,7 @@ PER_WORKER = (  # torchrun's and flowdist's variables that differ from worker to
     "TORCHELASTIC_ERROR_FILE",
     *("FLOWDIST_REPLICA", "FLOWDIST_GENERATION", "FLOWDIST_ATTEMPT", "FLOWDIST_SOURCE_RANK", "FLOWDIST_LATEST"),
     *("FLOWDIST_PEERS", "FLOWDIST_NOTICE", "FLOWDIST_ASKED", "FLOWDIST_MESH", "FLOWDIST_VISIBLE_DEVICES"),
+    "FLOWDIST_SNAPSHOT",
 )
 OF_RANK = (  # those that a worker has again when it restarts, if the world has its size still
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE"),
@@ -50,6 +53,7 @@ class RunPaths(NamedTuple):
     run_id: str
     checkpoint_dir: str
     worker_socket: str  # at which the node's agent accepts connections of its workers
+    vault: str = ""  # the socket of the node's vault, if there is one (R24)
 
     def attempt_dir(self, replica: ReplicaId, attempt: int) -> Path:
         """Return the path of the folder of an attempt, in which each worker has a folder named by its local rank."""
@@ -141,10 +145,21 @@ def _flowdist_variables(
     }
     if not role.count_steps:
         env[SWITCH] = "0"
+    if role.snapshots is not None:
+        env |= {VAULT: paths.vault, WORLD: start.world, EVERY: str(role.snapshots.every)}
+        env[SNAPSHOT] = "" if start.snapshot is None else _snapshot_text(start.snapshot)
     if role.parallel:
         dimensions = mesh_of(role.parallel, start.world_size)
         env["FLOWDIST_MESH"] = ",".join(f"{name}={size}" for name, size in dimensions)
     return env | {f"FLOWDIST_PORT_{name.upper().replace('-', '_')}": str(port) for name, port in ports.items()}
+
+
+def _snapshot_text(snapshot: SnapshotRef) -> str:
+    """Return the snapshot from which a generation goes on, with the vaults that hold the shard of each rank."""
+    vaults = dict(snapshot.vaults)
+    holders = {rank: [(node, vaults[node]) for node in nodes] for rank, nodes in enumerate(snapshot.holders)}
+    of = {"generation": snapshot.generation, "step": snapshot.step, "world_size": snapshot.world_size}
+    return json.dumps({**of, "holders": holders})
 
 
 def _virtual_local_rank(env: Mapping[str, str], local_rank: int) -> dict[str, str]:

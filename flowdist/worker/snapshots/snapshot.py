@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from flowdist.worker.agent_link import info
 from flowdist.worker.leaves import Placeholder, mapped
 from flowdist.worker.save_timer import save_timer
-from flowdist.worker.snapshots.vault_link import NoCopy, Snapshot, getting, has_vault, named_snapshot, putting
+from flowdist.worker.snapshots.vault_link import NoCopy, Snapshot, getting, has_vault, is_due, named_snapshot, putting
 
 if TYPE_CHECKING:
     import torch
@@ -93,12 +93,13 @@ def snapshot(step: int, state: Any) -> bool:
             Of DTensors and ShardedTensors this rank's part is kept.
 
     Returns:
-        Whether the vault has the state. Without flowdist, or without a vault, False.
+        Whether the vault has the state. False without flowdist, where the role has no `snapshots=`, and at a step that
+        is no multiple of its `every`: nothing is copied then.
 
     Raises:
         pickle.PicklingError, TypeError, AttributeError: if a value of the state cannot be pickled.
     """
-    if not has_vault():
+    if not has_vault() or not is_due(step):
         return False
     with save_timer.block("saving"):
         return write(step, state)

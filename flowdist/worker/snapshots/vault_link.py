@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from flowdist.worker.agent_link import info
 
 VAULT, WORLD, SNAPSHOT = "FLOWDIST_VAULT", "FLOWDIST_WORLD", "FLOWDIST_SNAPSHOT"
+EVERY = "FLOWDIST_SNAPSHOT_EVERY"  # steps
 PUT_S = 30.0  # for the vault to find room, and to get the memory from the kernel
 GET_S = 600.0  # for a shard that comes from another node
 LINE_BYTES = 1 << 16
@@ -38,6 +39,11 @@ class Snapshot(NamedTuple):
 def has_vault() -> bool:
     """Return whether flowdist has started this process on a node with a vault."""
     return VAULT in os.environ
+
+
+def is_due(step: int) -> bool:
+    """Return whether the role takes a snapshot at a step, as `snapshots=` declares it."""
+    return step % int(os.environ.get(EVERY, "1")) == 0
 
 
 def named_snapshot() -> Snapshot | None:

@@ -91,7 +91,7 @@ class VaultProcess:
         return TO_AGENT.decode(self._lines.readline())
 
     def gives_to(self, *buddies: tuple[str, str]) -> None:
-        self.order(Buddies(buddies))
+        self.order(Buddies("trainer", buddies))
 
     def put(self, content: bytes, step: int = 1, rank: int = 0) -> Shard:
         """Put a shard as a worker does, and wait until the vault holds it."""

@@ -1,0 +1,106 @@
+"""The agent's side of the vault of its node: it starts the process, and passes on what both have to say (R24)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import assert_never
+
+import msgspec
+
+from flowdist.control.protocol import agent_io as io
+from flowdist.control.protocol import effects as fx
+from flowdist.graph import RoleGraph
+from flowdist.runtime.agent.node_config import NodeConfig
+from flowdist.runtime.vault.limits import default_limit
+from flowdist.runtime.vault.messages import TO_AGENT, Attach, Broken, Buddies, Held, Listening, Refused, Release, line
+from flowdist.runtime.vault.vault_main import VaultConfig
+from flowdist.runtime.wire.addresses import BACKLOG
+from flowdist.runtime.wire.handshake import TOKEN, Credentials
+
+RETRY_S = 1.0  # from the end of a vault to the start of the next one
+
+
+class VaultLink:
+    """The vault of a node, whose messages become inputs of the pure agent (`handle`).
+
+    The process is a child of the agent: if that dies, the guardian ends the node, and the vault with it. A vault that
+    dies loses its copies, and is started again.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        graph: RoleGraph,
+        credentials: Credentials,
+        path: str,
+        handle: Callable[[io.VaultInput], None],
+    ) -> None:
+        self._config, self._credentials, self._handle = config, credentials, handle
+        self._job, self._is_alone = graph.name, config.controller is None
+        self._nodes = max(1, len(graph.cluster.nodes))
+        self._writer: asyncio.StreamWriter | None = None
+        Path(path).unlink(missing_ok=True)  # of a node of the same name that was lost
+        self._path, self._listener = path, socket.socket(socket.AF_UNIX)
+        self._listener.bind(path)  # before any worker looks for it
+        Path(path).chmod(0o600)
+        self._listener.listen(BACKLOG)
+
+    async def run(self) -> None:
+        """Keep a vault running until this is cancelled."""
+        while True:
+            with self._start() as process:
+                reader, self._writer = await asyncio.open_unix_connection(self._path)
+                self._writer.write(line(Attach()))
+                try:
+                    while message := await reader.readline():
+                        self._pass_on(TO_AGENT.decode(message))
+                except (OSError, ValueError, msgspec.MsgspecError):
+                    pass  # as if it had ended
+                finally:
+                    process.kill()
+                    self._writer = None
+            self._handle(io.VaultExited(f"its process ended with {process.returncode}"))
+            await asyncio.sleep(RETRY_S)
+
+    def obey(self, order: fx.OfVault) -> None:
+        """Pass an order to the vault; one that has just died gets none, and has nothing that it is about."""
+        if self._writer is None:
+            return
+        match order:
+            case fx.SetBuddies():
+                self._writer.write(line(Buddies(order.world, order.buddies)))
+            case fx.ReleaseCopies():
+                self._writer.write(line(Release(order.world, order.generation, order.step)))
+            case _:
+                assert_never(order)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        # nodes of one machine share its memory
+        limit = default_limit() // (self._nodes if self._is_alone else 1)
+        local = self._listener.fileno()
+        names = (self._config.node.name, self._job, self._config.run_id)
+        config = VaultConfig(*names, local, os.getpid(), self._config.address, limit)
+        words = [sys.executable, "-m", "flowdist.runtime.vault.vault_main", msgspec.json.encode(config).decode()]
+        return subprocess.Popen(words, pass_fds=[local], env={**os.environ, TOKEN: self._credentials.token})
+
+    def _pass_on(self, message: Listening | Held | Broken | Refused) -> None:
+        """Give the agent what concerns its own node; other nodes report their copies themselves."""
+        match message:
+            case Listening():
+                self._handle(io.VaultBound(message.port))
+            case Held() if message.node == self._config.node.name:
+                key = (message.world, message.generation, message.step, message.rank)
+                self._handle(io.CopyStored(*key, message.world_size, message.bytes, f"{message.digest:08x}"))
+            case Broken() if message.node == self._config.node.name:
+                key = (message.world, message.generation, message.step, message.rank)
+                self._handle(io.CopyDamaged(*key, message.why))
+            case Held() | Broken() | Refused():
+                pass
+            case _:
+                assert_never(message)
