@@ -32,7 +32,7 @@ TABLE = {
     "scenarios/topologies/ps.py": "the topology: roles=(ps, trainer, evaluator)",
     "scenarios/topologies/rl.py": "the topology: roles=(reward, replay, learner, actor, evaluator)",
     "scenarios/topologies/rivals.py": "the topology: roles=(blue, red)",
-    "scenarios/topologies/sampled.py": "role trainer: simulate='sampled:Worker'",
+    "scenarios/topologies/sampled.py": "role trainer: simulate='scenarios/topologies/sampled.py:Worker'",
     "scenarios/topologies/sharded.py": "role trainer: snapshots=SnapshotSpec(every=20, apart='rack', size=200000000)",
     "scenarios/topologies/stages.py": "the topology: roles=(reader, actor)",
     "examples/char_gpt/topology.py": "",
@@ -84,7 +84,7 @@ def test_macro_mode_plays_a_bundled_topology_or_names_one_field(name: str, tmp_p
     except MacroRefused as refused:
         said = str(refused).removeprefix("macro mode does not play this job:\n  ")
         assert refused.refusal is not None and said == refused.refusal.text and refused.help == HELP
-    assert said == TABLE[name]
+    assert said.replace(f"{ROOT}/", "") == TABLE[name]
 
 
 @pytest.mark.parametrize("name", [name for name, field in TABLE.items() if not field or name in ADVICE])
