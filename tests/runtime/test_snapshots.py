@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from flowdist.control.protocol.events import CopyHeld
 from tests.runtime.harness import Job
+from tests.runtime.hosts import Hosts
 
 pytestmark = pytest.mark.real
 
@@ -88,3 +90,42 @@ def test_fsdp2_ends_equal_to_the_bit_after_a_rank_or_a_node_has_died_with_nothin
         assert len(steps) == (8 if faults else 4) and set(steps[4:]) <= {"15", "20"} and len(set(steps[4:])) < 2
         ends.append((folder / "end").read_text())
     assert len(set(ends)) == 1
+
+
+ON_HOSTS = """
+from flowdist import Restart, Snapshots, Topology
+
+t = Topology("hosts", nodes="1:2")
+t.role("trainer", "python train.py", replicas="1:2", apart=True, cooldown="0s", join_window="20s",
+       restart=Restart("role", max_restarts=1), snapshots=Snapshots(copies=2, every=10))
+"""
+# With one rank left, that rank reads both shards: its own, and that of the rank whose host is gone.
+ON_BOTH = """
+import json, os, time
+from flowdist import worker
+
+me = worker.info()
+reference = json.loads(os.environ.get("FLOWDIST_SNAPSHOT") or "null")
+if me.generation == 1:
+    for step in range(1, 11):
+        worker.snapshot(step, [me.rank, step])
+        worker.progress(step)
+    while True:
+        time.sleep(0.02)
+else:
+    print("found", reference["step"], [worker.restore(rank=rank) for rank in range(2)], flush=True)
+"""
+
+
+def test_a_host_reads_the_shard_of_another_host_that_is_gone(tmp_path: Path) -> None:
+    token = {"FLOWDIST_TOKEN": "t" * 32}  # the vaults prove that they know it, and send over TLS
+    (tmp_path / "train.py").write_text(ON_BOTH)
+    (tmp_path / "topology.py").write_text(ON_HOSTS)
+    with Hosts(tmp_path) as hosts:
+        first = hosts.start(1, "run", str(tmp_path / "topology.py"), "--listen", hosts.endpoint, env=token)
+        first.until("joined")
+        second = hosts.start(2, "join", hosts.endpoint, env=token)
+        first.recorded(CopyHeld, 4)
+        second.kill()
+        first.until("found 10 [(10, [0, 10]), (10, [1, 10])]")
+        assert first.finish() == 0, hosts.text
