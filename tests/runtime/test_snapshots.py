@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import shutil
 from pathlib import Path
 
 import pytest
@@ -25,8 +23,6 @@ t.role("trainer", ["python", "train.py"], replicas=2, cpu=1, restart=again, snap
 # Each rank sums numbers of its own. A step waits for nobody, so that the ranks meet before a fault may come.
 TRAIN = """
 import sys, time
-import importlib.util
-import shutil
 from pathlib import Path
 from flowdist import worker
 
@@ -59,37 +55,6 @@ def test_a_gang_goes_on_from_memory_after_a_worker_or_a_node_has_died(tmp_path: 
     steps = {line.split()[0] for line in begun[2:]}
     assert len(steps) == 1 and steps <= {"15", "20"}, job.text  # the newest that was whole
     assert [int((tmp_path / f"end-{rank}").read_text()) for rank in (0, 1)] == [780, 1560]
-
-
-SHARDED = """
-from flowdist import Node, Restart, Snapshots, Topology
-
-t = Topology("sharded", nodes=3 * [Node(cpu=2)])
-again = Restart("role", max_restarts=3)
-t.role(
-    "trainer", ["python", "fsdp_in_memory.py"], replicas=4, cpu=1, restart=again,
-    snapshots=Snapshots(copies=2, every=5),
-)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
-def test_fsdp2_ends_equal_to_the_bit_after_a_rank_or_a_node_has_died_with_nothing_on_a_disk(tmp_path: Path) -> None:
-    ends = []
-    for name, faults in (("none", []), ("rank", ["trainer/1@step=trainer,20"]), ("node", ["node0@step=trainer,20"])):
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / "topology.py").write_text(SHARDED)
-        shutil.copy(Path(__file__).with_name("fsdp_in_memory.py"), folder)
-        options = [word for fault in faults for word in ("--fail", fault)]
-        with Job(folder, "topology.py", *options, env={"WAIT": "1"} if faults else {}) as job:
-            assert job.finish() == 0, job.text
-        steps = [line.split("begins at ")[1] for line in job.output if "begins at" in line]
-        assert steps[:4] == ["0"] * 4
-        assert len(steps) == (8 if faults else 4) and set(steps[4:]) <= {"15", "20"} and len(set(steps[4:])) < 2
-        ends.append((folder / "end").read_text())
-    assert len(set(ends)) == 1
 
 
 ON_HOSTS = """
