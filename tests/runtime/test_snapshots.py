@@ -57,6 +57,42 @@ def test_a_gang_goes_on_from_memory_after_a_worker_or_a_node_has_died(tmp_path: 
     assert [int((tmp_path / f"end-{rank}").read_text()) for rank in (0, 1)] == [780, 1560]
 
 
+ENDING = """
+import os, signal, sys, time
+from flowdist import worker
+
+generation = worker.info().generation
+node = os.path.basename(os.environ["FLOWDIST_VAULT"]).partition(".")[0]
+def vault():
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        words = open(f"/proc/{pid}/cmdline").read() if os.path.exists(f"/proc/{pid}/cmdline") else ""
+        if "vault_main" in words and os.environ["FLOWDIST_RUN_ID"] in words and f'"node":"{node}"' in words:
+            return int(pid)
+
+begun = worker.restore()
+if generation == 1:
+    while not worker.snapshot(5, "a") or vault() is None:
+        time.sleep(0.01)
+    os.kill(vault(), signal.SIGKILL)
+    while not worker.snapshot(10, "b"):  # the next vault has its own memory, and nothing in it
+        time.sleep(0.01)
+    print("taken again", flush=True)
+    worker.progress(10)
+    while True:
+        time.sleep(0.01)
+print("begins with", begun, flush=True)
+"""
+
+
+def test_a_vault_that_is_killed_is_started_again_and_has_nothing_of_before(tmp_path: Path) -> None:
+    (tmp_path / "topology.py").write_text(TOPOLOGY.replace("replicas=2", "replicas=1").replace("copies=2", "copies=1"))
+    (tmp_path / "train.py").write_text(ENDING)
+    with Job(tmp_path, "topology.py", "--fail", "trainer/0@step=trainer,10") as job:
+        job.until("taken again")
+        job.until("begins with (10, 'b')")
+        assert job.finish() == 0 and job.alive() == []
+
+
 ON_HOSTS = """
 from flowdist import Restart, Snapshots, Topology
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,8 @@ from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol import effects as fx
 from flowdist.graph import RoleGraph
 from flowdist.runtime.agent.node_config import NodeConfig
+from flowdist.runtime.last_words import die_of
+from flowdist.runtime.processes.unexpected import start_task
 from flowdist.runtime.vault.limits import default_limit
 from flowdist.runtime.vault.messages import TO_AGENT, Attach, Broken, Buddies, Held, Listening, Refused, Release, line
 from flowdist.runtime.vault.vault_main import VaultConfig
@@ -45,6 +46,7 @@ class VaultLink:
         self._job, self._is_alone = graph.name, config.controller is None
         self._nodes = max(1, len(graph.cluster.nodes))
         self._writer: asyncio.StreamWriter | None = None
+        self._has_listened = False
         Path(path).unlink(missing_ok=True)  # of a node of the same name that was lost
         self._path, self._listener = path, socket.socket(socket.AF_UNIX)
         self._listener.bind(path)  # before any worker looks for it
@@ -52,21 +54,35 @@ class VaultLink:
         self._listener.listen(BACKLOG)
 
     async def run(self) -> None:
-        """Keep a vault running until this is cancelled."""
+        """Keep a vault running until this is cancelled. One that ends before it listens is not started again."""
         while True:
-            with self._start() as process:
-                reader, self._writer = await asyncio.open_unix_connection(self._path)
-                self._writer.write(line(Attach()))
-                try:
-                    while message := await reader.readline():
-                        self._pass_on(TO_AGENT.decode(message))
-                except (OSError, ValueError, msgspec.MsgspecError):
-                    pass  # as if it had ended
-                finally:
-                    process.kill()
-                    self._writer = None
-            self._handle(io.VaultExited(f"its process ended with {process.returncode}"))
+            self._has_listened = False
+            process = await self._start()
+            reading = start_task(self._read(), die_of)
+            code = await process.wait()
+            reading.cancel()
+            await asyncio.wait([reading])
+            self._writer = None
+            self._handle(io.VaultExited(f"its process ended with {code}"))
+            if not self._has_listened:
+                self._listener.close()  # else workers would wait for an answer
+                Path(self._path).unlink(missing_ok=True)
+                print(f"flowdist: {self._config.node.name} has no vault: it cannot start", file=sys.stderr, flush=True)
+                return
             await asyncio.sleep(RETRY_S)
+
+    async def _read(self) -> None:
+        """Connect to the vault, and pass on what it says."""
+        reader, writer = await asyncio.open_unix_connection(self._path)
+        self._writer = writer
+        writer.write(line(Attach()))
+        try:
+            while message := await reader.readline():
+                self._pass_on(TO_AGENT.decode(message))
+        except OSError:
+            pass  # the process has ended
+        finally:
+            writer.close()
 
     def obey(self, order: fx.OfVault) -> None:
         """Pass an order to the vault; one that has just died gets none, and has nothing that it is about."""
@@ -80,19 +96,21 @@ class VaultLink:
             case _:
                 assert_never(order)
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    async def _start(self) -> asyncio.subprocess.Process:
         # nodes of one machine share its memory
         limit = default_limit() // (self._nodes if self._is_alone else 1)
         local = self._listener.fileno()
         names = (self._config.node.name, self._job, self._config.run_id)
         config = VaultConfig(*names, local, os.getpid(), self._config.address, limit)
         words = [sys.executable, "-m", "flowdist.runtime.vault.vault_main", msgspec.json.encode(config).decode()]
-        return subprocess.Popen(words, pass_fds=[local], env={**os.environ, TOKEN: self._credentials.token})
+        env = {**os.environ, TOKEN: self._credentials.token}
+        return await asyncio.create_subprocess_exec(*words, pass_fds=[local], env=env)
 
     def _pass_on(self, message: Listening | Held | Broken | Refused) -> None:
         """Give the agent what concerns its own node; other nodes report their copies themselves."""
         match message:
             case Listening():
+                self._has_listened = True
                 self._handle(io.VaultBound(message.port))
             case Held() if message.node == self._config.node.name:
                 key = (message.world, message.generation, message.step, message.rank)
