@@ -211,7 +211,7 @@ def _offered(job: JobState, event: ev.CheckpointOffered) -> None:
     reason = "" if accepted else f"generation {event.generation} of {world.name} is over"
     if accepted and world.checkpoint != event:
         world.checkpoint = event
-        count_samples(world, event.step)
+        count_samples(world, event.generation, event.step)
         world.checkpoints += 1
     job.emit(AnswerCheckpoint(replica.order.node, replica.id, event.attempt, event.path, event.step, accepted, reason))
 

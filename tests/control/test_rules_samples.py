@@ -5,6 +5,7 @@ from __future__ import annotations
 from flowdist.control.membership.samples import why_not_once
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol import events as ev
+from flowdist.graph import SnapshotSpec
 from flowdist.report.record.samples import ledgers_of, ledgers_text
 from tests.control.agent_harness import T, start
 from tests.control.agent_harness import Talk as AgentTalk
@@ -158,3 +159,34 @@ def test_an_agent_reports_at_once_from_where_a_worker_takes_samples_and_again_af
     assert talk.tell(io.WorkerSampling(T, 1, 2, 4, 1, 2, RULE)) == []  # there is no such worker
     talk.tell(io.Disconnected())
     assert told in talk.tell(io.Connected())
+
+
+def test_r25_steps_in_a_snapshot_count_once_a_generation_goes_on_from_it() -> None:
+    kept = SnapshotSpec(copies=1)
+    talk = Talk(graph(role("trainer", min_replicas=2, max_replicas=2, restart=restart(), snapshots=kept), nodes=2))
+    talk.join("node0", "node1")
+    for node in ("node0", "node1"):
+        talk.tell(ev.VaultOpened(node, 7000))
+    sample(talk, 0)
+    commit(talk, 10)
+    for rank, node in enumerate(("node0", "node1")):
+        talk.tell(ev.CopyHeld("trainer", 1, 15, rank, node, 2, 100, "ab"))
+    again(talk)
+    assert counted(talk) == [(1, 0, 15)]
+    sample(talk, 15)
+    commit(talk, 20)
+    assert counted(talk) == [(1, 0, 15), (2, 15, 20)] and why(talk) == []
+    assert not any("no committed checkpoint" in text for text in talk.texts())
+
+
+def test_r25_steps_that_workers_have_in_memory_count_when_they_stay_in_place() -> None:
+    talk = started()
+    talk.elastic("trainer/0", "trainer/1")
+    sample(talk, 0)
+    commit(talk, 10)
+    talk.fail("trainer/1")
+    talk.answer()
+    sample(talk, 17)
+    commit(talk, 20)
+    assert counted(talk) == [(1, 0, 17), (2, 17, 20)] and why(talk) == []
+    assert not any("no committed checkpoint" in text for text in talk.texts())

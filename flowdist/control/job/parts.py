@@ -297,6 +297,7 @@ class World:
     reads: SnapshotRef | None = None  # what the present generation goes on from; None: no snapshot, or it steps already
     buddies: dict[NodeName, SetBuddies] = field(default_factory=dict)  # the last order to each vault of the world
     has_other_nodes: bool = False  # nodes or vaults of the world have come or gone since its buddies were named
+    has_state: bool = False  # some workers of the present generation have stayed in place, with their state
     drawing: Drawing | None = None  # how the last generation that reported it takes samples (R25)
     ledger: list[Counted] = field(default_factory=list)  # the steps in the latest checkpoint, in order
     counts: dict[ReplicaPhase, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))

@@ -16,6 +16,7 @@ from flowdist.control.job.deadlines import Due
 from flowdist.control.job.facts import FREE
 from flowdist.control.job.state import JobState, Replica, Role, World
 from flowdist.control.membership.addresses import addresses_for
+from flowdist.control.membership.samples import count_samples
 from flowdist.control.placement.placement import (
     admit,
     before_success,
@@ -319,6 +320,8 @@ def start_members(job: JobState, world: World) -> None:
         rank += replica.procs
         role_sizes[replica.id.role] = role_sizes.get(replica.id.role, 0) + replica.procs
     snapshot, world.has_other_nodes = choose(job, world), True
+    if snapshot is not None:
+        count_samples(world, snapshot.generation, snapshot.step)
     orders: list[StartReplica] = []  # for members whose suspended workers continue
     for i, replica in enumerate(members):
         role = job.role_of(replica.id)
@@ -357,6 +360,7 @@ def start_members(job: JobState, world: World) -> None:
             orders.append(replica.order)
         else:
             job.emit(replica.order)  # new workers first, because they take longest to start
+    world.has_state = bool(orders)
     for order in orders:
         job.emit(order)
 

@@ -1,7 +1,8 @@
 """The ledger of samples (R25): which steps are in the latest checkpoint of a world, and who took their samples.
 
 `worker.samples()` makes the samples of a step a function of its number, and each worker reports from which step on it
-takes them. So the ledger needs no list of samples. A step counts once a checkpoint that contains it is committed. A
+takes them. So the ledger needs no list of samples. A step counts once a checkpoint that contains it is committed, or a
+generation goes on from a state in memory that contains it. A
 generation that goes on from an older step takes that of later steps back, which are done again.
 """
 
@@ -22,6 +23,8 @@ def note_sampling(job: JobState, replica: Replica, event: ev.ReplicaSampling) ->
     world = job.worlds[replica.world]
     of = world.drawing
     if of is None or of.generation != world.generation:
+        if of is not None and world.has_state:
+            count_samples(world, of.generation, event.begin)
         world.drawing = Drawing(
             world.generation, event.begin, event.sampling, event.ranks, replica.id, {event.rank: None}
         )
@@ -38,10 +41,14 @@ def note_sampling(job: JobState, replica: Replica, event: ev.ReplicaSampling) ->
     )  # fmt: skip
 
 
-def count_samples(world: World, step: int) -> None:
-    """Record that the steps below `step` are in the checkpoint that the present generation has committed."""
+def count_samples(world: World, generation: int, step: int) -> None:
+    """Record that the steps of a generation below `step` are in a state from which the world goes on.
+
+    That is a committed checkpoint, the snapshot in memory that a later generation reads (R24), or what workers that
+    stay in place have in their own memory.
+    """
     of = world.drawing
-    if of is None or of.generation != world.generation:
+    if of is None or of.generation != generation:
         return
     ledger = world.ledger
     if not ledger or ledger[-1].generation != of.generation:
