@@ -53,6 +53,7 @@ class Gradients:
             _refuse_statistics(model)
         self._samples, self._exact, self._group = samples, exact, group
         self._sums: list[Sum] = []
+        self._added: list[int] = []  # the micro-batches of this step
 
     def add(self, loss: torch.Tensor, part: Part) -> None:
         """Compute the gradient of one micro-batch, and add it to the sum of its step.
@@ -62,9 +63,10 @@ class Gradients:
             part: The micro-batch. With the first one of a rank the sum begins anew.
         """
         if part.is_first:
-            self._sums = []
+            self._sums, self._added = [], []
             for parameter in self._parameters:
                 parameter.grad = None
+        self._added.append(part.number)
         loss.backward()
         if self._exact:
             self._sums.append(Sum((part.number, part.number + 1), self._taken()))
@@ -74,16 +76,33 @@ class Gradients:
         """Set the gradient of each parameter to the mean over the whole batch. Every rank calls this once in a step.
 
         Raises:
-            RuntimeError: if no micro-batch was added.
+            RuntimeError: if this rank has not added all of its micro-batches, or if the ranks of the group are not
+                those that share the samples: the sum would be another one.
         """
+        self._check_share()
         if not self._exact:
             self._sums = [Sum((0, 0), self._taken())]
-        if not self._sums:
-            raise RuntimeError("Gradients.reduce() before add(): the step has no gradient yet")
-        sums, self._sums = self._sums, []
+        sums, self._sums, self._added = self._sums, [], []
         for kind in dict.fromkeys((each.dtype, each.device) for each in self._parameters):
             places = [n for n, each in enumerate(self._parameters) if (each.dtype, each.device) == kind]
             self._reduce([self._parameters[n] for n in places], [[each.values[n] for n in places] for each in sums])
+
+    def _check_share(self) -> None:
+        dist: Any = sys.modules.get("torch.distributed")
+        has_group = dist is not None and dist.is_initialized()
+        group = (dist.get_rank(self._group), dist.get_world_size(self._group)) if has_group else (0, 1)
+        rank, ranks = self._samples.share_now()
+        if group != (rank, ranks):
+            help = "pass group= to Gradients, or rank= and ranks= to samples()" if has_group else "initialise a group"
+            raise RuntimeError(
+                f"Gradients.reduce(): this is rank {group[0]} of {group[1]} of the process group, and rank {rank} of "
+                f"{ranks} that share the samples; {help}"
+            )
+        wanted = list(range(*share(self._samples.parts, rank, ranks)))
+        if self._added != wanted:
+            raise RuntimeError(
+                f"Gradients.reduce(): this rank has added the micro-batches {self._added} of the step, not {wanted}"
+            )
 
     def _taken(self) -> list[torch.Tensor | None]:
         """Return the gradients of the parameters, and take them away."""

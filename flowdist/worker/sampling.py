@@ -77,6 +77,7 @@ class Samples:
         shuffle: bool = True,
         rank: int | None = None,
         ranks: int | None = None,
+        ledger: bool = True,
         identity: Callable[[], Info] = info,
         report: Callable[[dict[str, Any]], None] = link.send,
     ) -> None:
@@ -96,9 +97,9 @@ class Samples:
         self._share = None if rank is None else (_whole("rank", rank, 0, SIZE_MAX), _whole("ranks", ranks, 1, SIZE_MAX))
         if self._share is not None and self._share[0] >= self._share[1]:
             raise ValueError(f"samples(rank={rank}, ranks={ranks}): ranks are numbered from 0")
-        self._identity, self._report = identity, report
+        self._identity, self._report, self._has_ledger = identity, report, bool(ledger)
         self._last: tuple[int, int] | None = None  # the generation and step of the last batch
-        self._share_now()
+        self.share_now()
 
     @property
     def parts(self) -> int:
@@ -112,7 +113,7 @@ class Samples:
         Raises:
             ValueError: if the ranks have different numbers of them.
         """
-        ranks = self._share_now()[1]
+        ranks = self.share_now()[1]
         if self.parts % ranks:
             worlds = ", ".join(str(n) for n in range(1, self.parts + 1) if self.parts % n == 0)
             raise ValueError(
@@ -148,7 +149,7 @@ class Samples:
 
     def drawn(self, step: int) -> Batch:
         """Return the same for a loader, which may draw it long before its step."""
-        rank, ranks = self._share_now()
+        rank, ranks = self.share_now()
         self._note(step, rank, ranks)
         first, end = share(self.parts, rank, ranks)
         parts = [
@@ -173,13 +174,13 @@ class Samples:
     def _note(self, step: int, rank: int, ranks: int) -> None:
         """Report to flowdist that this rank takes its samples from a step on, unless it has said so."""
         generation = self._identity().generation
-        if self._last not in ((generation, step - 1), (generation, step)):
+        if self._has_ledger and self._last not in ((generation, step - 1), (generation, step)):
             names = ("dataset_size", "global_batch", "micro_batch", "seed", "shuffle")
             rule = {name: getattr(self, name) for name in names}
             self._report({"sampling": {"begin": step, "rank": rank, "ranks": ranks, **rule}})
         self._last = (generation, step)
 
-    def _share_now(self) -> tuple[int, int]:
+    def share_now(self) -> tuple[int, int]:
         """Return which rank this is, and how many there are: as given, or as in the present generation.
 
         Raises:
@@ -220,32 +221,35 @@ class Sampler:
         self.steps_per_epoch = (
             whole if steps_per_epoch is None else _whole("steps_per_epoch", steps_per_epoch, 1, STEP_MAX)
         )
-        self._drawn = _whole("start", start, 0, STEP_MAX) * samples.accumulation
-        self._end = 0  # how many micro-batches are drawn when the present iteration is over
+        assert samples.accumulation > 0  # it raises if the ranks have different numbers
+        self._step = _whole("start", start, 0, STEP_MAX)
+        self._parts = 0  # how many micro-batches of this rank are drawn of that step
 
     def __len__(self) -> int:
         return self.steps_per_epoch * self._samples.accumulation
 
     def set_epoch(self, epoch: int) -> None:
         """Have the next iteration be this epoch, from its beginning."""
-        self._drawn = _whole("epoch", epoch, 0, STEP_MAX) * len(self)
+        self._step, self._parts = _whole("epoch", epoch, 0, STEP_MAX) * self.steps_per_epoch, 0
 
     def __iter__(self) -> Iterator[list[int]]:
-        count = self._samples.accumulation
-        self._end = (self._drawn // len(self) + 1) * len(self)
-        while self._drawn < self._end:
-            step, part = divmod(self._drawn, count)
-            self._drawn += 1
-            yield self._samples.drawn(step).parts[part].samples
+        count, end = self._samples.accumulation, (self._step // self.steps_per_epoch + 1) * self.steps_per_epoch
+        if self._parts >= count:
+            self._step, self._parts = self._step + 1, 0
+        while self._step < end:
+            part = self._samples.drawn(self._step).parts[self._parts].samples
+            self._parts += 1
+            if self._parts == count:
+                self._step, self._parts = self._step + 1, 0
+            yield part
 
     def state_dict(self) -> dict[str, int]:
         """Return how far the steps are, as a number of steps and of micro-batches of this rank behind them."""
-        step, parts = divmod(self._drawn, self._samples.accumulation)
-        return {"step": step, "parts": parts}
+        return {"step": self._step, "parts": self._parts}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on where `state_dict()` was called, with as many ranks as there are now."""
-        self._drawn = state["step"] * self._samples.accumulation + state["parts"]
+        """Go on where `state_dict()` was called; with another number of ranks, at the beginning of its step."""
+        self._step, self._parts = state["step"], state["parts"]
 
 
 def samples(
@@ -257,6 +261,7 @@ def samples(
     shuffle: bool = True,
     rank: int | None = None,
     ranks: int | None = None,
+    ledger: bool = True,
 ) -> Samples:
     """Return which samples each step uses: a function of the seed and the step, with any number of ranks (rule R25).
 
@@ -270,6 +275,7 @@ def samples(
         rank: The number of this rank among those that use different samples, where that is not the rank of the world:
             with tensor parallelism, `mesh.get_local_rank("dp")`. None: that of the world, in each generation anew.
         ranks: How many such ranks there are.
+        ledger: Whether the controller keeps count of these samples: of one dataset of a role, that of its training.
 
     Raises:
         ValueError: if the micro-batch does not divide the batch, or if there are fewer micro-batches than ranks.
@@ -277,7 +283,7 @@ def samples(
     """
     return Samples(
         dataset_size, global_batch=global_batch, micro_batch=micro_batch, seed=seed, shuffle=shuffle, rank=rank,
-        ranks=ranks,
+        ranks=ranks, ledger=ledger,
     )  # fmt: skip
 
 

@@ -190,3 +190,27 @@ def test_r25_steps_that_workers_have_in_memory_count_when_they_stay_in_place() -
     commit(talk, 20)
     assert counted(talk) == [(1, 0, 17), (2, 17, 20)] and why(talk) == []
     assert not any("no committed checkpoint" in text for text in talk.texts())
+
+
+def test_r25_a_generation_that_begins_before_the_state_that_it_read_repeats_samples() -> None:
+    talk = started()
+    sample(talk, 0)
+    commit(talk, 10)
+    again(talk)
+    sample(talk, 9)
+    (said,) = [text for text in talk.texts() if "of which no state was committed" in text]
+    assert said.startswith(
+        "trainer takes samples from step 9 on, of which no state was committed: what it goes on from"
+    )
+    commit(talk, 20)
+    assert why(talk) == ["generation 2 began at step 9, of which no state was committed: it has repeated samples"]
+
+
+def test_r25_a_commit_without_its_step_counts_for_nothing() -> None:
+    talk = started()
+    sample(talk, 0)
+    commit(talk, 10)
+    again(talk)
+    sample(talk, 10)
+    commit(talk, 0)
+    assert counted(talk) == [(1, 0, 10)]

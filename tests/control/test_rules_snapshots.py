@@ -81,7 +81,8 @@ def test_r24_vaults_are_told_their_buddies_when_a_world_forms_and_when_its_nodes
     talk.effects.clear()
     talk.tell(ev.VaultOpened("node2", 8000))
     assert [each for each in talk.effects if isinstance(each, SetBuddies)] == [
-        SetBuddies("node0", "trainer", (("node2", "127.0.0.1:8000"),))
+        SetBuddies("node0", "trainer", (("node2", "127.0.0.1:8000"),)),
+        SetBuddies("node2", "trainer", (("node0", "127.0.0.1:7000"),)),  # the new vault knows nothing
     ]
 
 
@@ -90,6 +91,18 @@ def test_r24_buddies_are_named_again_to_a_vault_whose_agent_connects_again() -> 
     talk.effects.clear()
     join(talk, "node1", 1, port=7001)
     assert [each.node for each in talk.effects if isinstance(each, SetBuddies)] == ["node1"]
+
+
+def test_r24_a_vault_that_is_new_while_its_world_re_forms_is_told_its_buddies() -> None:
+    talk = started()
+    talk.auto = False
+    talk.fail("trainer/0")
+    talk.tell(ev.VaultLost("node0"))
+    talk.tell(ev.VaultOpened("node0", 9000))
+    talk.effects.clear()
+    talk.answer()
+    orders = [each for each in talk.effects if isinstance(each, SetBuddies)]
+    assert SetBuddies("node0", "trainer", (("node1", "127.0.0.1:7001"),)) in orders, "as before, but the process is new"
 
 
 def test_r24_a_gang_goes_on_from_the_newest_whole_snapshot_and_the_user_is_told() -> None:

@@ -154,8 +154,22 @@ def test_a_step_that_was_left_in_its_middle_leaves_nothing_behind() -> None:
             gradients.add(weight.sum(), part)
         gradients.reduce()
         assert weight.grad is not None and weight.grad.item() == 1
-        with pytest.raises(RuntimeError, match="before add"):
-            worker.Gradients([weight], samples, exact=True).reduce()
+        with pytest.raises(RuntimeError, match=r"has added the micro-batches \[\] of the step, not \[0, 1, 2, 3\]"):
+            worker.Gradients([weight], samples, exact=exact).reduce()
+
+
+def test_ranks_that_share_no_group_are_told_so() -> None:
+    import torch
+
+    weight, samples = (
+        torch.nn.Parameter(torch.ones(1)),
+        worker.samples(40, global_batch=8, micro_batch=2, rank=1, ranks=2),
+    )
+    gradients = worker.Gradients([weight], samples)
+    for part in samples.batch(0).parts:
+        gradients.add(weight.sum(), part)
+    with pytest.raises(RuntimeError, match="rank 0 of 1 of the process group, and rank 1 of 2 that share the samples"):
+        gradients.reduce()
 
 
 def test_models_whose_gradients_are_not_whole_or_not_the_same_are_refused() -> None:
@@ -180,6 +194,7 @@ def test_models_whose_gradients_are_not_whole_or_not_the_same_are_refused() -> N
         worker.Gradients([DTensor(torch.ones(1))], samples)
     table = torch.nn.Embedding(4, 2, sparse=True)
     gradients = worker.Gradients(table, samples, exact=True)
-    gradients.add(table(torch.tensor([1])).sum(), samples.batch(0).parts[0])
+    for part in samples.batch(0).parts:
+        gradients.add(table(torch.tensor([1])).sum(), part)
     with pytest.raises(TypeError, match="write sparse=False"):
         gradients.reduce()

@@ -155,6 +155,22 @@ def test_a_sampler_goes_on_with_another_number_of_ranks_where_it_was() -> None:
     assert next(iter(after)) == of(0, 3, 30, 12, 2).batch(1).parts[0].samples
 
 
+def test_a_sampler_that_outlives_its_generation_stays_at_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    samples = worker.samples(1000, global_batch=12, micro_batch=1)
+    drawn = iter(sampler := samples.sampler(steps_per_epoch=50))
+    assert [next(drawn) for _ in range(30)][-1] == samples.batch(9).parts[2].samples
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert next(iter(sampler)) == samples.batch(10).parts[0].samples
+
+
+def test_another_dataset_beside_that_of_the_training_is_not_reported() -> None:
+    messages = list[dict[str, Any]]()
+    Samples(100, global_batch=4, ledger=False, report=messages.append).batch(0)
+    assert messages == []
+
+
 @needs_torch
 @pytest.mark.filterwarnings("ignore:.set_vital. is deprecated")  # which torchdata imports
 @pytest.mark.parametrize("loaders", [0, 2])

@@ -251,6 +251,7 @@ class Counted(NamedTuple):
     seen: int
     ranks: int
     differs: bool
+    is_unknown: bool = False  # there was no committed state of the step at which it began
 
 
 @dataclass(slots=True)
@@ -264,6 +265,7 @@ class Drawing:
     first: ReplicaId
     seen: dict[int, None]
     differs: bool = False  # another one has reported something else
+    is_unknown: bool = False  # there was no committed state of the step at which it began
 
 
 @dataclass(slots=True)
@@ -299,6 +301,7 @@ class World:
     has_other_nodes: bool = False  # nodes or vaults of the world have come or gone since its buddies were named
     has_state: bool = False  # some workers of the present generation have stayed in place, with their state
     drawing: Drawing | None = None  # how the last generation that reported it takes samples (R25)
+    states: dict[int, None] = field(default_factory=dict)  # the steps of all states that were committed or read
     ledger: list[Counted] = field(default_factory=list)  # the steps in the latest checkpoint, in order
     counts: dict[ReplicaPhase, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
     stalls: Counter[str] = field(default_factory=Counter)  # how many replicas have stalled, by what is missing

@@ -47,13 +47,16 @@ def count_samples(world: World, generation: int, step: int) -> None:
     That is a committed checkpoint, the snapshot in memory that a later generation reads (R24), or what workers that
     stay in place have in their own memory.
     """
+    world.states[step] = None
     of = world.drawing
-    if of is None or of.generation != generation:
+    if of is None or of.generation != generation or step < of.begin:
         return
     ledger = world.ledger
     if not ledger or ledger[-1].generation != of.generation:
         ledger[:] = _until(ledger, of.begin)
-        ledger.append(Counted(of.generation, of.begin, step, of.sampling, len(of.seen), of.ranks, of.differs))
+        ledger.append(
+            Counted(of.generation, of.begin, step, of.sampling, len(of.seen), of.ranks, of.differs, of.is_unknown)
+        )
         return
     ledger[-1] = ledger[-1]._replace(end=step, seen=len(of.seen), differs=of.differs)
 
@@ -63,6 +66,8 @@ def why_not_once(ledger: list[Counted]) -> list[str]:
     found = []
     for each in ledger:
         of = f"generation {each.generation}"
+        if each.is_unknown:
+            found.append(f"{of} began at step {each.begin}, of which no state was committed: it has repeated samples")
         if each.differs:
             found.append(f"the ranks of {of} did not take the same samples")
         if each.seen < each.ranks:
@@ -81,9 +86,22 @@ def rule_of(sampling: ev.Sampling) -> tuple[object, ...]:
 
 
 def _judge_begin(job: JobState, world: World, event: ev.ReplicaSampling) -> None:
-    """Say once in a generation that it leaves out steps: no checkpoint contains them."""
+    """Say once that a generation begins at a step of which there was no state: it repeats steps, or leaves some out.
+
+    The first states of a run are those of another one, of which nothing is known.
+    """
     committed = world.ledger[-1].end if world.ledger else None
-    if committed is not None and event.begin > committed:
+    if committed is None or event.begin in world.states or event.begin == 0 or world.has_state:
+        return
+    assert world.drawing is not None
+    if event.begin < committed:
+        world.drawing.is_unknown = True
+        job.note(
+            "samples_repeated", world.name,
+            f"{world.name} takes samples from step {event.begin} on, of which no state was committed: what it goes on "
+            "from contains samples that it takes again", "error",
+        )  # fmt: skip
+    else:
         job.note(
             "samples_left_out", world.name,
             f"{world.name} takes samples from step {event.begin} on, and the last committed checkpoint has step "

@@ -52,6 +52,7 @@ What = Literal[
     "role_succeeded",
     "samples_differ",
     "samples_left_out",
+    "samples_repeated",
     "scale_refused",
     "snapshot_chosen",
     "snapshot_lost",

@@ -84,6 +84,8 @@ def note_vault(job: JobState, name: NodeName, port: int, copies: tuple[CopyHeld,
     listed = {(each.world, each.generation, each.step, each.rank) for each in copies}
     for world in worlds_with_snapshots(job):
         world.has_other_nodes |= has_moved
+        if has_moved:
+            world.buddies.pop(name, None)  # a new vault knows no buddies, also if they are the same
         lost = [each for each in _held(world, name) if (world.name, *each) not in listed]
         _lose(job, world, name, f"lost with the vault of {name}", lost)
 

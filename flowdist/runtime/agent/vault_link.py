@@ -57,13 +57,9 @@ class VaultLink:
         """Keep a vault running until this is cancelled. One that ends before it listens is not started again."""
         while True:
             self._has_listened = False
-            process = await self._start()
-            reading = start_task(self._read(), die_of)
-            code = await process.wait()
-            reading.cancel()
-            await asyncio.wait([reading])
+            detail = await self._run_one()
             self._writer = None
-            self._handle(io.VaultExited(f"its process ended with {code}"))
+            self._handle(io.VaultExited(detail))
             if not self._has_listened:
                 self._listener.close()  # else workers would wait for an answer
                 Path(self._path).unlink(missing_ok=True)
@@ -71,16 +67,31 @@ class VaultLink:
                 return
             await asyncio.sleep(RETRY_S)
 
+    async def _run_one(self) -> str:
+        """Start a vault, pass on what it says until its process ends, and return how that was."""
+        try:
+            process = await self._start()
+        except OSError as error:  # as where no memory is left
+            return f"its process could not be started: {error}"
+        reading = start_task(self._read(), die_of)
+        code = await process.wait()
+        reading.cancel()
+        await asyncio.wait([reading])
+        return f"its process ended with {code}"
+
     async def _read(self) -> None:
         """Connect to the vault, and pass on what it says."""
-        reader, writer = await asyncio.open_unix_connection(self._path)
+        try:
+            reader, writer = await asyncio.open_unix_connection(self._path)
+        except OSError:
+            return  # something has removed the socket: workers do not reach the vault either
         self._writer = writer
         writer.write(line(Attach()))
         try:
             while message := await reader.readline():
                 self._pass_on(TO_AGENT.decode(message))
-        except OSError:
-            pass  # the process has ended
+        except (OSError, ValueError, msgspec.MsgspecError):
+            pass  # the process has ended, perhaps in the middle of a line
         finally:
             writer.close()
 

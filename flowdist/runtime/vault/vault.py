@@ -128,6 +128,10 @@ class Vault:
     async def _put(self, put: Put, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Give a worker memory for its shard, and hold the shard once the worker has written it, all of it."""
         shard = name_of(put)
+        known = self._copies.get(shard)
+        if known is not None and known.origin == "worker":  # buddies have it, and the controller knows its digest
+            writer.write(line(Answer(why=f"rank {shard.rank} has put its shard of step {shard.step} already")))
+            return
         try:
             block = await self._copies.take(put.bytes)
         except NoRoom as error:
@@ -173,7 +177,11 @@ class Vault:
                     if error.is_bad:
                         self._tell(about(Broken, shard, node=node, why=str(error)))
                 else:
-                    _give_to_read(writer, copy.block)
+                    try:
+                        _give_to_read(writer, copy.block)
+                    except BaseException:  # the worker is gone
+                        self._memory.free(copy.block)
+                        raise
                     self._copies.hold(shard, copy)
                     return
         why = "; ".join(failed) or f"{self._job.node} has none, and no other holder is known"

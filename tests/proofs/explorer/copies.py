@@ -52,7 +52,7 @@ SKIPPED = {
         *("pending", "seated", "unseated", "seats", "portless", "candidates", "waiting", "leaving", "vacant"),
         "has_stepped",
     ),
-    "World": ("roles", "pool", "order", "counts", "stalls", "stepped_ns", "unstepped_in", "has_state"),
+    "World": ("roles", "pool", "order", "counts", "stalls", "stepped_ns", "unstepped_in", "has_state", "states"),
     "Replica": ("procs", "starts_in_place", "exited"),
     "Incident": (
         *("number", "root", "reason", "closed_ns", "result", "lost", "stayed", "moved", "unstepped", "stepped_ns"),

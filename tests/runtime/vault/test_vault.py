@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from flowdist.runtime.vault.messages import Answer, Broken, Held, Put, Refused, Release, Shard, about, line
+from flowdist.runtime.vault.messages import Answer, Broken, Get, Held, Put, Refused, Release, Shard, about, line
 from flowdist.worker.snapshots.vault_link import NoCopy, Snapshot, getting, putting
 from tests.runtime.vault.vaults import MIB, WAIT_S, Relay, VaultProcess, as_worker, some_bytes
 
@@ -240,6 +240,24 @@ def test_a_shard_without_room_is_refused_in_words_and_the_next_one_at_once(tmp_p
         a.order(Release("trainer", 1, 1))
         a.attach()  # it has obeyed
         a.put(bytes(6 * MIB), step=4)
+
+
+def test_a_second_shard_of_one_step_is_refused_in_words(tmp_path: Path) -> None:
+    with VaultProcess(tmp_path, "a") as a:
+        shard = a.put(some_bytes(1), step=20)
+        with as_worker(a), pytest.raises(NoCopy, match="rank 0 has put its shard of step 20 already"):
+            putting(20, 10).__enter__()
+        assert a.get(shard) == some_bytes(1)
+
+
+def test_workers_that_die_while_their_shard_is_fetched_leave_no_memory_in_use(tmp_path: Path) -> None:
+    with VaultProcess(tmp_path, "a") as a, VaultProcess(tmp_path, "b", limit=1 * MIB, wait_s=0.0) as b:
+        for step in range(1, 5):
+            shard = a.put(bytes(400 << 10), step)
+            with socket.socket(socket.AF_UNIX) as worker:
+                worker.connect(b.path)
+                worker.sendall(line(about(Get, shard, holders=(("a", a.address),))))
+            assert len(b.get(shard, ("a", a.address))) == 400 << 10  # it comes after the one before, of the same shard
 
 
 def test_a_release_drops_one_snapshot_of_one_world(tmp_path: Path) -> None:
