@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import flowdist.worker.api as worker
 from flowdist.worker.agent_link import Info, info
-from flowdist.worker.sampling import Samples, samples
+from flowdist.worker.sampling import Samples
 from flowdist.worker.save_timer import restoring, saving
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ class RealContext:
         pass  # checked in simulations only
 
     def samples(self, dataset_size: int, *, global_batch: int, **options: Any) -> Samples:
-        return samples(dataset_size, global_batch=global_batch, **options)
+        return Samples(dataset_size, global_batch=global_batch, **options)
 
     def log(self, **values: object) -> None:
         worker.log(**values)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import operator
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from flowdist.worker.agent_link import Info, info, link
@@ -46,8 +46,8 @@ class Batch:
     micro-batch, and by `random(step)`, which all ranks have in common, before the first and after the last one.
     """
 
-    def __init__(self, step: int, parts: list[Part], count: int, seed: int) -> None:
-        self.step, self.parts, self.count, self._seed = step, parts, count, seed
+    def __init__(self, step: int, parts: list[Part], seed: int) -> None:
+        self.step, self.parts, self._seed = step, parts, seed
 
     def __iter__(self) -> Iterator[Part]:
         for part in self.parts:
@@ -65,7 +65,24 @@ class Batch:
 
 
 class Samples:
-    """The samples that each step uses: see `flowdist.worker.samples`, which makes it."""
+    """The samples that each step uses: a function of the seed and the step, with any number of ranks (rule R25).
+
+    Args:
+        dataset_size: How many samples the dataset has.
+        global_batch: How many samples a step uses, on all ranks together. It does not change with their number.
+        micro_batch: How many samples a rank computes at once; it has to divide `global_batch`. None: all of a step,
+            which one rank alone can use.
+        seed: Decides the order of the samples, and the random numbers of each micro-batch.
+        shuffle: Whether each epoch has an order of its own; else all have that of the dataset.
+        rank: The number of this rank among those that use different samples, where that is not the rank of the world:
+            with tensor parallelism, `mesh.get_local_rank("dp")`. None: that of the world, in each generation anew.
+        ranks: How many such ranks there are.
+        ledger: Whether the controller keeps count of these samples: of one dataset of a role, that of its training.
+
+    Raises:
+        ValueError: if the micro-batch does not divide the batch, or if there are fewer micro-batches than ranks.
+        TypeError: if a number is no whole number.
+    """
 
     def __init__(
         self,
@@ -78,8 +95,6 @@ class Samples:
         rank: int | None = None,
         ranks: int | None = None,
         ledger: bool = True,
-        identity: Callable[[], Info] = info,
-        report: Callable[[dict[str, Any]], None] = link.send,
     ) -> None:
         self.dataset_size = _whole("dataset_size", dataset_size, 1, SIZE_MAX)
         self.global_batch = _whole("global_batch", global_batch, 1, SIZE_MAX)
@@ -97,7 +112,7 @@ class Samples:
         self._share = None if rank is None else (_whole("rank", rank, 0, SIZE_MAX), _whole("ranks", ranks, 1, SIZE_MAX))
         if self._share is not None and self._share[0] >= self._share[1]:
             raise ValueError(f"samples(rank={rank}, ranks={ranks}): ranks are numbered from 0")
-        self._identity, self._report, self._has_ledger = identity, report, bool(ledger)
+        self._has_ledger = bool(ledger)
         self._last: tuple[int, int] | None = None  # the generation and step of the last batch
         self.share_now()
 
@@ -145,18 +160,22 @@ class Samples:
         flowdist hears at which step a generation begins (R25), and of each step that does not follow the last one.
         `flowdist prove` takes what this returns for what the step uses.
         """
-        return self.drawn(step)
-
-    def drawn(self, step: int) -> Batch:
-        """Return the same for a loader, which may draw it long before its step."""
-        rank, ranks = self.share_now()
-        self._note(step, rank, ranks)
-        first, end = share(self.parts, rank, ranks)
+        first, end = self._begin(step)
         parts = [
             Part(step, number, self._samples(step, number), number == first, number == end - 1)
             for number in range(first, end)
         ]
-        return Batch(step, parts, self.parts, self.seed)
+        return Batch(step, parts, self.seed)
+
+    def micro_batch_of(self, step: int, place: int) -> list[int]:
+        """Return the samples of one micro-batch of this rank, by its place among those: for loaders, which draw ahead."""
+        return self._samples(step, self._begin(step)[0] + place)
+
+    def _begin(self, step: int) -> tuple[int, int]:
+        """Note that this rank takes samples of a step, and return which micro-batches it has."""
+        rank, ranks = self.share_now()
+        self._note(step, rank, ranks)
+        return share(self.parts, rank, ranks)
 
     def sampler(self, start: int = 0, *, steps_per_epoch: int | None = None) -> Sampler:
         """Return a `batch_sampler` for a DataLoader: it yields this rank's micro-batches, from step `start` on.
@@ -171,13 +190,21 @@ class Samples:
         """
         return Sampler(self, start, steps_per_epoch)
 
+    def _who(self) -> Info:
+        """Return whose samples these are; simulated workers have another answer."""
+        return info()
+
+    def _tell(self, sampling: dict[str, Any]) -> None:
+        """Tell the agent; simulated workers have their own."""
+        link.send({"sampling": sampling})
+
     def _note(self, step: int, rank: int, ranks: int) -> None:
         """Report to flowdist that this rank takes its samples from a step on, unless it has said so."""
-        generation = self._identity().generation
+        generation = self._who().generation
         if self._has_ledger and self._last not in ((generation, step - 1), (generation, step)):
             names = ("dataset_size", "global_batch", "micro_batch", "seed", "shuffle")
             rule = {name: getattr(self, name) for name in names}
-            self._report({"sampling": {"begin": step, "rank": rank, "ranks": ranks, **rule}})
+            self._tell({"begin": step, "rank": rank, "ranks": ranks, **rule})
         self._last = (generation, step)
 
     def share_now(self) -> tuple[int, int]:
@@ -186,7 +213,7 @@ class Samples:
         Raises:
             ValueError: if there are more ranks than micro-batches.
         """
-        me = self._identity()
+        me = self._who()
         rank, ranks = (me.rank, me.world_size) if self._share is None else self._share
         if ranks > self.parts:
             most = self.global_batch // ranks
@@ -237,7 +264,7 @@ class Sampler:
         if self._parts >= count:
             self._step, self._parts = self._step + 1, 0
         while self._step < end:
-            part = self._samples.drawn(self._step).parts[self._parts].samples
+            part = self._samples.micro_batch_of(self._step, self._parts)
             self._parts += 1
             if self._parts == count:
                 self._step, self._parts = self._step + 1, 0
@@ -250,41 +277,6 @@ class Sampler:
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Go on where `state_dict()` was called; with another number of ranks, at the beginning of its step."""
         self._step, self._parts = state["step"], state["parts"]
-
-
-def samples(
-    dataset_size: int,
-    *,
-    global_batch: int,
-    micro_batch: int | None = None,
-    seed: int = 0,
-    shuffle: bool = True,
-    rank: int | None = None,
-    ranks: int | None = None,
-    ledger: bool = True,
-) -> Samples:
-    """Return which samples each step uses: a function of the seed and the step, with any number of ranks (rule R25).
-
-    Args:
-        dataset_size: How many samples the dataset has.
-        global_batch: How many samples a step uses, on all ranks together. It does not change with their number.
-        micro_batch: How many samples a rank computes at once; it has to divide `global_batch`. None: all of a step,
-            which one rank alone can use.
-        seed: Decides the order of the samples, and the random numbers of each micro-batch.
-        shuffle: Whether each epoch has an order of its own; else all have that of the dataset.
-        rank: The number of this rank among those that use different samples, where that is not the rank of the world:
-            with tensor parallelism, `mesh.get_local_rank("dp")`. None: that of the world, in each generation anew.
-        ranks: How many such ranks there are.
-        ledger: Whether the controller keeps count of these samples: of one dataset of a role, that of its training.
-
-    Raises:
-        ValueError: if the micro-batch does not divide the batch, or if there are fewer micro-batches than ranks.
-        TypeError: if a number is no whole number.
-    """
-    return Samples(
-        dataset_size, global_batch=global_batch, micro_batch=micro_batch, seed=seed, shuffle=shuffle, rank=rank,
-        ranks=ranks, ledger=ledger,
-    )  # fmt: skip
 
 
 def share(parts: int, rank: int, ranks: int) -> tuple[int, int]:
@@ -370,3 +362,6 @@ def _neighbours(batch: int, micro: int) -> tuple[int, int]:
     """Return the divisors of a batch that are next to a number: a lower one, and a higher one or 0."""
     lower = next(n for n in range(min(micro, batch), 0, -1) if batch % n == 0)
     return lower, next((n for n in range(micro, min(batch, 1 << 20) + 1) if batch % n == 0), 0)
+
+
+samples = Samples  # what scripts call: `worker.samples(...)`

@@ -119,14 +119,26 @@ def test_without_ranks_it_has_those_of_the_present_generation(monkeypatch: pytes
     assert [part.number for part in samples.batch(1).parts] == [2, 3] and samples.accumulation == 2
 
 
+class Told(Samples):
+    """Samples whose reports are kept, of a world of one rank."""
+
+    def __init__(self, *sizes: int, **options: Any) -> None:
+        self.generation, self.messages = 1, list[dict[str, Any]]()
+        super().__init__(*sizes, **options)
+
+    def _who(self) -> Info:
+        return Info("trainer", "trainer/0", 0, 0, 1, 0, 0, 1, self.generation, 1, "x", 0)
+
+    def _tell(self, sampling: dict[str, Any]) -> None:
+        self.messages.append(sampling)
+
+
 def told(generations: list[tuple[int, int]]) -> list[int]:
     """Return at which steps it is reported that sampling begins, for pairs of a generation and a step."""
-    now, messages = Info("trainer", "trainer/0", 0, 0, 1, 0, 0, 1, 1, 1, "x", 0), list[dict[str, Any]]()
-    samples = Samples(100, global_batch=4, identity=lambda: now, report=messages.append)
-    for generation, step in generations:
-        now = now._replace(generation=generation)
+    samples = Told(100, global_batch=4)
+    for samples.generation, step in generations:
         samples.batch(step)
-    return [message["sampling"]["begin"] for message in messages]
+    return [message["begin"] for message in samples.messages]
 
 
 def test_flowdist_hears_where_a_generation_begins_and_of_steps_that_are_left_out() -> None:
@@ -166,9 +178,9 @@ def test_a_sampler_that_outlives_its_generation_stays_at_its_step(monkeypatch: p
 
 
 def test_another_dataset_beside_that_of_the_training_is_not_reported() -> None:
-    messages = list[dict[str, Any]]()
-    Samples(100, global_batch=4, ledger=False, report=messages.append).batch(0)
-    assert messages == []
+    samples = Told(100, global_batch=4, ledger=False)
+    samples.batch(0)
+    assert samples.messages == []
 
 
 @needs_torch

@@ -151,7 +151,10 @@ def report(named: RunOptions, workload_file: str | None, samples: bool) -> None:
         written = None
     record, summary = (None, written) if written is not None else _from_journal(run_dir)
     if samples:
-        _show_samples(summary.get("samples", {}), named.as_json)
+        is_sure = _show_samples(summary.get("samples", {}), named.as_json)
+        if record is not None:
+            record.finish()
+        sys.exit(0 if is_sure else 1)
     summary |= {"root_cause": mask(summary["root_cause"])}
     if summary["root_cause"] and written is None and (warning := not_hidden(graph, os.environ)):
         # the root cause quotes a log, which is not masked; the written summary is
@@ -173,14 +176,13 @@ def report(named: RunOptions, workload_file: str | None, samples: bool) -> None:
         record.finish()
 
 
-def _show_samples(ledgers: dict[str, Any], as_json: bool) -> None:
-    """Print the ledger of samples, and exit: with code 1 unless it shows that each sample was used once."""
+def _show_samples(ledgers: dict[str, Any], as_json: bool) -> bool:
+    """Print the ledger of samples, and return whether it shows that each sample was used once."""
     if as_json:
         print_json("samples", worlds=ledgers)
     else:
         click.echo(ledgers_text(ledgers), nl=False)
-    is_sure = bool(ledgers) and not any(each["why_not_once"] for each in ledgers.values())
-    raise SystemExit(0 if is_sure else 1)
+    return bool(ledgers) and not any(each["why_not_once"] for each in ledgers.values())
 
 
 def _show_report(

@@ -30,9 +30,7 @@ class Block:
     def __init__(self, file: BinaryIO, size: int) -> None:
         self.file, self.size = file, size
         self.users = 1  # who has it, and each that reads or sends it now
-        self.is_reusable = (
-            True  # False: a worker may have it mapped, or it was damaged: no other shard is written there
-        )
+        self.is_reusable = True  # False: a worker may have it mapped, or it was damaged; nothing is written there then
 
     def digest(self) -> int:
         """Return the CRC-32 of the content, which any single flipped bit changes, whatever the size.

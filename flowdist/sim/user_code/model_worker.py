@@ -107,15 +107,12 @@ class ModelWorker:
 
     def samples(self, dataset_size: int, *, global_batch: int, **options: Any) -> Samples:
         """Return which samples each step uses; the controller hears of it as in a real run (R25)."""
-        return Samples(
-            dataset_size, global_batch=global_batch, **options, identity=lambda: self.info, report=self._tell_sampling
-        )
+        return _Samples(self, dataset_size, global_batch=global_batch, **options)
 
-    def _tell_sampling(self, message: dict[str, Any]) -> None:
-        told = dict(message["sampling"])
-        begin, rank, ranks = (told.pop(name) for name in ("begin", "rank", "ranks"))
+    def tell_sampling(self, begin: int, rank: int, ranks: int, **rule: Any) -> None:
+        """Report from which step on this worker takes its share of the samples, and by which rule."""
         who = (self.replica, self.attempt, self.local_rank)
-        self._code.tell(self, io.WorkerSampling(*who, begin, rank, ranks, Sampling(**told)))
+        self._code.tell(self, io.WorkerSampling(*who, begin, rank, ranks, Sampling(**rule)))
 
     def consume(self, *samples: object) -> None:
         """Note that this rank uses these samples in the present step; TypeError for one that is not hashable."""
@@ -132,6 +129,20 @@ class ModelWorker:
     def call(self, address: str, method: str, *args: Any) -> Any:
         """Call a method of a service's model with copies, and return a copy; ConnectionError if that fails."""
         return copied(self._code.call(address, method, copied(args)))
+
+
+class _Samples(Samples):
+    """The samples of a simulated worker, which reports to the agent of its node."""
+
+    def __init__(self, worker: ModelWorker, dataset_size: int, *, global_batch: int, **options: Any) -> None:
+        self._worker = worker
+        super().__init__(dataset_size, global_batch=global_batch, **options)
+
+    def _who(self) -> Info:
+        return self._worker.info
+
+    def _tell(self, sampling: dict[str, Any]) -> None:
+        self._worker.tell_sampling(**sampling)
 
 
 @dataclass(slots=True)
