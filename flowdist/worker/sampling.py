@@ -168,7 +168,7 @@ class Samples:
         return Batch(step, parts, self.seed)
 
     def micro_batch_of(self, step: int, place: int) -> list[int]:
-        """Return the samples of one micro-batch of this rank, by its place among those: for loaders, which draw ahead."""
+        """Return the samples of one micro-batch of this rank, by its place among them. Loaders draw it ahead."""
         return self._samples(step, self._begin(step)[0] + place)
 
     def _begin(self, step: int) -> tuple[int, int]:

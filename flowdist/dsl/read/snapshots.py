@@ -55,14 +55,14 @@ def check_snapshots(fields: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
 def _check_copies(part: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
     """Add an error for more copies than the world of the role has nodes at most: each copy is on a node of its own."""
     assert spec.snapshots is not None
-    most = sum(graph.role(name).max_replicas for name in graph.mates_of(spec.name))
+    most, more = sum(graph.role(name).max_replicas for name in graph.mates_of(spec.name)), "replicas"
     why = f"its world has {most} replica{'s' * (most > 1)}"
     allowed = len(allowed_nodes(spec, graph.cluster.nodes))
     if graph.cluster.given and 0 < allowed < most:
-        most, why = allowed, f"it may run on {allowed} node{'s' * (allowed > 1)}"
+        most, more, why = allowed, "nodes", f"it may run on {allowed} node{'s' * (allowed > 1)}"
     if spec.snapshots.copies > most:
         message = f"copies={spec.snapshots.copies} are on as many nodes, but {why}"
-        part.error("FD171", "copies", message, f"write copies={most}, or give it more nodes")
+        part.error("FD171", "copies", message, f"write copies={most}, or give it more {more}")
 
 
 def _check_apart(part: Fields, spec: RoleSpec, graph: RoleGraph) -> None:
