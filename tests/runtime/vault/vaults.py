@@ -112,13 +112,13 @@ class VaultProcess:
             return bytes(memory)
 
     def blocks(self) -> set[int]:
-        """Return the descriptors of its memory, without those for readers, which are open for a moment."""
-        found = set()
+        """Return a descriptor of each block of its memory. A block has others for a moment, as while it is mapped."""
+        found = dict[int, int]()
         for entry in Path(f"/proc/{self.process.pid}/fd").iterdir():
             with contextlib.suppress(OSError):
                 if "flowdist-shard" in str(entry.readlink()) and entry.lstat().st_mode & stat.S_IWUSR:
-                    found.add(int(entry.name))
-        return found
+                    found[entry.stat().st_ino] = int(entry.name)
+        return set(found.values())
 
     def files(self) -> set[int]:
         """Return the inodes of its memory: a descriptor may be that of another file after a while."""
