@@ -61,7 +61,7 @@ def backend() -> str:
 
 
 def memory_writer(step: int) -> MemoryWriter:
-    """Return a storage for `torch.distributed.checkpoint`, which saves to the memory of nodes instead of a disk.
+    """Return a storage for `torch.distributed.checkpoint`, which saves to the memory of nodes instead of a disk::
 
         dcp.save(state, storage_writer=worker.memory_writer(step))
 
@@ -77,7 +77,7 @@ def memory_writer(step: int) -> MemoryWriter:
 
 
 def memory_reader() -> MemoryReader | None:
-    """Return a storage for `torch.distributed.checkpoint` with the snapshot from which this generation goes on.
+    """Return a storage for `torch.distributed.checkpoint` with the snapshot from which this generation goes on::
 
         reader = worker.memory_reader()
         if reader is not None:
