@@ -90,6 +90,16 @@ def budget_used(role: RoleSpec, charges: Charges, now: int) -> int:
     return charges_in_window(charges.get(0, ()), role.restart.within_ns, now)
 
 
+def is_last_restart(role: RoleSpec, charges: Charges, now: int) -> bool:
+    """Return whether neither the role's budget nor a wider one pays for another restart than those charged so far."""
+    level, policy = 0, role.restart
+    while policy is not None:
+        if charges_in_window(charges.get(level, ()), policy.within_ns, now) < policy.max_restarts:
+            return False
+        level, policy = level + 1, policy.wider
+    return True
+
+
 def charges_in_window(opened: Sequence[int], window_ns: int | None, now: int) -> int:
     """Return how many of these opening times (ns, ascending) count at `now` in the window; None: for the whole job."""
     since = now - window_ns if window_ns is not None else None

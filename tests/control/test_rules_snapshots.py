@@ -258,6 +258,76 @@ def test_r24_when_the_snapshot_that_is_read_is_broken_all_ranks_go_on_from_the_n
     assert any("trainer cannot read the snapshot of step 480 any more" in each for each in talk.texts())
 
 
+def read_in_vain(talk: Talk, times: int) -> list[tuple[int, int] | None]:
+    """Fail so many times in a row without a step in between, and return what each next generation goes on from."""
+    found = []
+    for _ in range(times):
+        talk.fail("trainer/0")
+        found.append(chosen(talk))
+    return found
+
+
+def test_r24_what_cannot_be_read_is_given_up_for_the_checkpoint_with_the_last_restart_of_the_budget() -> None:
+    talk = started(restart=restart(times=4, backoff_ns=0))
+    talk.tell(ev.CheckpointOffered(r("trainer/0"), 1, 1, "step-400", 400))
+    save(talk, 480)
+    talk.effects.clear()
+    assert read_in_vain(talk, 4) == [(1, 480)] * 3 + [None]
+    text = (
+        "trainer: 3 generations in a row have failed before the first step with the snapshot of step 480; "
+        "the checkpoint of step 400 is next"
+    )
+    assert text in talk.texts() and set(released(talk)) == {(f"node{i}", 480) for i in range(3)}
+    save(talk, 500)
+    talk.fail("trainer/0")
+    assert talk.job.ending is not None, "the budget is used up"
+
+
+def test_r24_after_five_failures_in_a_row_before_the_first_step_the_checkpoint_is_next_whatever_is_left() -> None:
+    talk = started(restart=restart(times=99, backoff_ns=0))
+    talk.tell(ev.CheckpointOffered(r("trainer/0"), 1, 1, "step-400", 400))
+    save(talk, 480)
+    assert read_in_vain(talk, 6) == [(1, 480)] * 5 + [None]
+    save(talk, 500)
+    assert read_in_vain(talk, 1) == [(7, 500)], "snapshots are taken as before"
+
+
+def test_r24_of_a_wider_budget_the_last_restart_decides() -> None:
+    talk = started(restart=restart(times=1, backoff_ns=0, wider=restart("job", times=2, backoff_ns=0)))
+    talk.tell(ev.CheckpointOffered(r("trainer/0"), 1, 1, "step-400", 400))
+    save(talk, 480)
+    assert read_in_vain(talk, 3) == [(1, 480), (1, 480), None]
+
+
+@pytest.mark.parametrize("between", ["step", "lost node", "no checkpoint"])
+def test_r24_a_snapshot_is_not_given_up_for_what_is_no_failure_to_read_it(between: str) -> None:
+    talk = started(nodes=4, copies=3, restart=restart(times=99, backoff_ns=0))
+    if between != "no checkpoint":
+        talk.tell(ev.CheckpointOffered(r("trainer/0"), 1, 1, "step-400", 400))
+    save(talk, 480)
+    assert read_in_vain(talk, 5) == [(1, 480)] * 5
+    if between == "step":
+        talk.tell(ev.ReplicaStepped(r("trainer/0"), talk.replica("trainer/0").attempt, 481))
+    if between == "lost node":
+        talk.gone("node3")
+        assert chosen(talk) == (1, 480), "nobody has failed"
+    else:
+        assert read_in_vain(talk, 3) == [(1, 480)] * 3
+
+
+def test_r24_a_copy_that_reaches_a_new_buddy_when_its_generation_is_over_counts() -> None:
+    talk = started()
+    save(talk, 480, buddies=False)
+    late = copy(talk, 0, 2, 480)
+    talk.gone("node1")
+    assert chosen(talk) is None, "the shard of rank 1 is lost"
+    talk.tell(late)
+    assert talk.world("trainer").snapshots[1, 480].copies[0] == {"node0": "d0", "node2": "d0"}
+    assert ReleaseCopies("node2", "trainer", 1, 480) not in talk.effects
+    talk.tell(replace(late, node="node2", rank=1, digest="d1"))
+    assert not talk.world("trainer").snapshots[1, 480].copies[1], "nobody has acknowledged that shard in time"
+
+
 @pytest.mark.parametrize("sign", [ev.ReplicaStepped, ev.ReplicaProgressed, "copy"])
 def test_r24_what_a_generation_has_read_may_break(sign: object) -> None:
     talk = started()

@@ -53,7 +53,7 @@ def snapshot_cases() -> st.SearchStrategy[SnapshotCase]:
     single = st.builds(SnapshotMove, st.sampled_from(VERBS), which, how).map(lambda move: (move,))
     then = st.sampled_from(("fail", "lose", "break", "copy", "own"))
     together = st.builds(_together, st.sampled_from(("save", "own", "late")), then, which, how)
-    lists = st.lists(single | together, max_size=12)
+    lists = st.lists(single | together | st.builds(_in_vain, which, how), max_size=12)
     moves = lists.map(lambda parts: tuple(move for part in parts for move in part))
     return st.builds(SnapshotCase, st.integers(1, 3), st.integers(1, 2), moves)
 
@@ -62,6 +62,14 @@ def _together(first: Verb, then: Verb, which: int, how: int) -> tuple[SnapshotMo
     """Return moves in which all save, something happens, the gang fails, and then something else happens."""
     one = SnapshotMove(first, which, how), SnapshotMove(then, which, how)
     return (*one, SnapshotMove("fail", how, which), SnapshotMove("break" if how % 2 else "deliver", which, how))
+
+
+def _in_vain(which: int, how: int) -> tuple[SnapshotMove, ...]:
+    """Return moves in which the gang fails over and over, mostly with a checkpoint, and with something in between."""
+    verbs: list[Verb] = ["commit", "save", "fail", "fail", "fail", "fail", "fail", "fail"]
+    if how % 2:
+        verbs.insert(3 + which % 4, ("step", "lose", "own", "empty")[how // 2])
+    return tuple(SnapshotMove(verb, which, 0) for verb in verbs[which == 7 :])
 
 
 def _graph(case: SnapshotCase) -> RoleGraph:

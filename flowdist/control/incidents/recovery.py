@@ -251,7 +251,8 @@ def charge(job: JobState, incident: Incident) -> None:
 
 def note_first_step(job: JobState, world: World) -> None:
     """Record that a member of the world has reported the first step of its generation."""
-    world.stepped_ns, world.reads = job.now, None
+    world.stepped_ns = job.now
+    world.note_read()
     for name in world.roles:
         job.roles[name].has_stepped = True
     if world.unstepped_in is not None:

@@ -297,6 +297,7 @@ class World:
     checkpoints: int = 0  # how many were accepted
     snapshots: dict[tuple[int, int], Snapshot] = field(default_factory=dict)  # by generation and step (R24)
     reads: SnapshotRef | None = None  # what the present generation goes on from; None: no snapshot, or it steps already
+    unread: int = 0  # charged restarts in a row of generations that had a snapshot to read and did not step
     buddies: dict[NodeName, SetBuddies] = field(default_factory=dict)  # the last order to each vault of the world
     has_other_nodes: bool = False  # nodes or vaults of the world have come or gone since its buddies were named
     has_state: bool = False  # some workers of the present generation have stayed in place, with their state
@@ -305,6 +306,10 @@ class World:
     ledger: list[Counted] = field(default_factory=list)  # the steps in the latest checkpoint, in order
     counts: dict[ReplicaPhase, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
     stalls: Counter[str] = field(default_factory=Counter)  # how many replicas have stalled, by what is missing
+
+    def note_read(self) -> None:
+        """Record that the present generation has read the snapshot that it goes on from."""
+        self.reads, self.unread = None, 0
 
     @property
     def up(self) -> int:

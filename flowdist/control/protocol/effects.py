@@ -56,6 +56,7 @@ What = Literal[
     "scale_refused",
     "snapshot_chosen",
     "snapshot_lost",
+    "snapshots_given_up",
     "step_agreed",
     "version_stale",
     "waits_for_room",

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from flowdist.control.job.state import JobState, World
 from flowdist.control.protocol.ids import SnapshotRef
-from flowdist.control.snapshots.keeping import candidate, release_old
+from flowdist.control.rules import is_last_restart
+from flowdist.control.snapshots.keeping import candidate, give_up, release_old
+
+UNREAD_MAX = 5  # charged restarts in a row before the first step: so often is a snapshot read in vain
 
 
 def choose(job: JobState, world: World) -> SnapshotRef | None:
@@ -12,6 +15,8 @@ def choose(job: JobState, world: World) -> SnapshotRef | None:
 
     The user is told, unless workers that stay in place have a later state in their own memory.
     """
+    if _is_in_vain(job, world):
+        give_up(job, world)
     world.reads = None
     snapshot = candidate(world)
     if snapshot is None:
@@ -28,3 +33,17 @@ def choose(job: JobState, world: World) -> SnapshotRef | None:
         where = f"step {snapshot.step} of generation {snapshot.generation}, {shards}, {many}"
         job.decided("snapshot_chosen", world.name, f"{world.name} goes on from memory: {where}")
     return world.reads
+
+
+def _is_in_vain(job: JobState, world: World) -> bool:
+    """Count a generation that has failed with a snapshot before its first step; return whether none is read any more.
+
+    That is so if there is a checkpoint, and this is the last restart that its budget allows, or the fifth in a row.
+    """
+    incident = job.incident(world.incident) if world.incident is not None else None
+    if world.reads is None or incident is None or not incident.counted or incident.root_role is None:
+        return False
+    world.unread += 1
+    payer = job.roles[incident.root_role]
+    is_last = is_last_restart(payer.spec, payer.spent, job.now)
+    return world.checkpoint is not None and (is_last or world.unread >= UNREAD_MAX)

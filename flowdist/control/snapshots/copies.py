@@ -1,8 +1,8 @@
 """Copies of snapshots, as vaults acknowledge and lose them (R24).
 
-Only an acknowledged copy counts, on a usable node, of the generation that is present at its acknowledgement and of a
-member that lives then: as with checkpoints, what comes later may be of a fenced attempt (R19). What was acknowledged in
-time counts on when its generation is over.
+Only an acknowledged copy counts, on a usable node. The first one of a shard is of the generation that is present then
+and of a member that lives: as with checkpoints, what comes later may be of a fenced attempt (R19). It counts on when
+its generation is over, and so do further copies with its digest, as those for a new buddy.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ def hold(job: JobState, event: CopyHeld) -> None:
     digests = snapshot.copies.get(event.rank, {}) if snapshot is not None else {}
     if event.node in digests:
         return
-    if not _counts(job, world, event):
+    if digests and event.digest not in digests.values():
+        return  # a copy that differs from the others of its shard is none
+    if not digests and not _counts(job, world, event):
         if snapshot is None:
             job.emit(ReleaseCopies(event.node, world.name, event.generation, event.step))
         return
-    if digests and event.digest not in digests.values():
-        return  # a copy that differs from the others of its shard is none
     if snapshot is None:
         snapshot = Snapshot(event.generation, event.step, event.world_size)
         world.snapshots[snapshot.age] = snapshot
     snapshot.add(event.rank, event.node, event.digest)
-    world.reads = None  # a generation that saves its state has read it
+    if event.generation == world.generation:  # a generation that saves its state has read it
+        world.note_read()
     release_old(job, world)
 
 

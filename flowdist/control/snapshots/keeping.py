@@ -6,7 +6,7 @@ many copies as the nodes of the world can hold.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from flowdist.control.incidents.recovery import open_incident
 from flowdist.control.incidents.restart_set import closure
@@ -45,7 +45,6 @@ def keep_snapshots(job: JobState, names: Sequence[WorldName]) -> None:
             continue
         release_old(job, world)
         if world.phase != "running":
-            world.reads = None
             continue
         if world.has_other_nodes:
             _name_buddies(job, world)
@@ -57,8 +56,25 @@ def release_old(job: JobState, world: World) -> None:
     """Have the vaults drop the snapshots of a world that are not kept, and forget these."""
     if len(world.snapshots) < 2 and world.phase not in ("succeeded", "ended"):
         return
-    kept = [each.age for each in kept_snapshots(world)]
-    for age in sorted(world.snapshots.keys() - kept):
+    _release(job, world, world.snapshots.keys() - {each.age for each in kept_snapshots(world)})
+
+
+def give_up(job: JobState, world: World) -> None:
+    """Have the vaults drop all snapshots of a world, and tell the user: none could be read, and a checkpoint is there.
+
+    The memory is free then, if it was that which readers lacked.
+    """
+    assert world.reads is not None and world.checkpoint is not None
+    many = "a generation has" if world.unread == 1 else f"{world.unread} generations in a row have"
+    what = f"{many} failed before the first step with the snapshot of step {world.reads.step}"
+    text = f"{what}; the checkpoint of step {world.checkpoint.step} is next"
+    job.note("snapshots_given_up", world.name, f"{world.name}: {text}", "warning")
+    _release(job, world, world.snapshots.keys())
+    world.unread = 0
+
+
+def _release(job: JobState, world: World, ages: Iterable[tuple[int, int]]) -> None:
+    for age in sorted(ages):
         snapshot = world.snapshots.pop(age)
         holders = {holder: None for holders in snapshot.copies.values() for holder in holders}
         for name in sorted(holders | dict.fromkeys(world.buddies)):
@@ -114,7 +130,7 @@ def buddies_of(job: JobState, world: World) -> dict[NodeName, SetBuddies]:
 
 def has_lost_state(world: World) -> bool:
     """Return whether a generation reads a snapshot of which a shard is lost: its members cannot start."""
-    if world.reads is None:
+    if world.reads is None or world.phase != "running":
         return False
     snapshot = world.snapshots.get((world.reads.generation, world.reads.step))
     return snapshot is None or not snapshot.least

@@ -9,11 +9,20 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from flowdist.control.protocol import events as ev
-from flowdist.control.protocol.effects import AnswerCheckpoint, ReleaseCopies, SetBuddies, StartReplica, StopReplica
+from flowdist.control.protocol.effects import (
+    AnswerCheckpoint,
+    Decided,
+    ReleaseCopies,
+    SetBuddies,
+    StartReplica,
+    StopReplica,
+)
 from flowdist.control.protocol.ids import NodeName, WorldName
 from flowdist.record.journal import Header, Line, Record
 from tests.proofs.judge.facts import Facts
 from tests.proofs.judge.restart_rules import Complaint
+
+UNREAD = 5  # generations in a row
 
 
 class Key(NamedTuple):
@@ -47,16 +56,24 @@ class SnapshotJudge:
         self.vaults: dict[NodeName, int] = {}
         self.committed: dict[WorldName, int] = {}  # step of the latest accepted checkpoint
         self.reading: dict[WorldName, Key] = {}
+        # Generations in a row in which a member has ended before the first step with a snapshot: all of them, and those
+        # since a node was last lost, which may have been the cause.
+        self.unread: dict[WorldName, dict[int, None]] = {}
+        self.surely_unread: dict[WorldName, dict[int, None]] = {}
+        self.given_up: dict[WorldName, None] = {}  # in the present line
         self._wrong: list[Complaint] = []
 
     def hear(self, line: Record) -> list[Complaint]:
         """Follow a line, and return its complaints."""
         self._wrong, facts, event = [], self.facts, line.event
-        before, runs = dict(facts.incarnations), dict(facts.runs)
+        before, runs, many = dict(facts.incarnations), dict(facts.runs), len(facts.nodes)
         facts.hear(line)
         if not facts.is_ending:
             self._note(event, before)
         self._note_reading(event, runs)
+        if len(facts.nodes) < many:
+            self.surely_unread.clear()
+        self._note_given_up(line)
         for effect in line.effects:
             match effect:
                 case StartReplica():
@@ -76,6 +93,18 @@ class SnapshotJudge:
             if not self._least(key):
                 self._complain(f"{world} goes on reading {key}, which has lost a shard")
         return self._wrong
+
+    def _note_given_up(self, line: Record) -> None:
+        """Note which worlds give up their snapshots in a line, after five generations in a row or with the budget."""
+        named = [each for each in line.effects if isinstance(each, Decided) and each.what == "snapshots_given_up"]
+        self.given_up = {each.about: None for each in named}
+        for world in self.given_up:
+            if world not in self.committed:
+                self._complain(f"{world} gives up its snapshots, and has no checkpoint")
+            if len(self.unread.get(world, ())) < UNREAD:
+                self._complain(f"{world} gives up its snapshots after {self.unread.get(world, ())}")
+            for known in (self.unread, self.surely_unread):
+                known.pop(world, None)
 
     def _complain(self, text: str) -> None:
         self._wrong.append(Complaint("R24", text))
@@ -123,15 +152,21 @@ class SnapshotJudge:
             for run in facts.members(copy.world)
             if 0 <= copy.rank - run.start.rank < facts.specs[run.start.replica.role].procs
         ]
-        if copy.node not in facts.nodes or not owner or facts.specs[owner[0].replica.role].snapshots is None:
+        if copy.node not in facts.nodes or all(spec.snapshots is None for spec in facts.roles_in(copy.world)):
             return
-        is_present = copy.generation == owner[0].generation == facts.generations[copy.world]
-        if not is_present or copy.world_size != owner[0].world_size or copy.step < 0:
-            return
+        is_present = bool(owner) and copy.generation == owner[0].generation == facts.generations[copy.world]
+        holders = self.held.get(key, {}).get(copy.rank, {})
+        if not holders and (not is_present or copy.world_size != owner[0].world_size or copy.step < 0):
+            return  # a copy more of what was acknowledged in time always counts
         holders = self.held.setdefault(key, {}).setdefault(copy.rank, {})
         if all(digest == copy.digest for digest in holders.values()):
             self.sizes[key], holders[copy.node] = copy.world_size, copy.digest
-            self.reading.pop(copy.world, None)
+            if is_present:
+                self._has_read(copy.world)
+
+    def _has_read(self, world: WorldName) -> None:
+        for known in (self.reading, self.unread, self.surely_unread):
+            known.pop(world, None)
 
     def _note_reading(self, event: ev.Event, runs: dict) -> None:  # type: ignore[type-arg]
         """Forget that a generation reads once it steps, or a member of it has ended."""
@@ -139,9 +174,12 @@ class SnapshotJudge:
             members = [run for run in runs.values() if run.start.world == world]
             if any(self.facts.current(run.start.replica, run.start.attempt) is None for run in members):
                 del self.reading[world]
+                if isinstance(event, ev.ReplicaExited):
+                    for known in (self.unread, self.surely_unread):
+                        known.setdefault(world, {})[members[0].start.generation] = None
         if isinstance(event, ev.ReplicaStepped) or (isinstance(event, ev.ReplicaProgressed) and event.step > 0):
             run = self.facts.current(event.replica, event.attempt)
-            self.reading.pop(run.start.world if run is not None else "", None)
+            self._has_read(run.start.world if run is not None else "")
 
     def _whole(self, world: WorldName) -> list[Key]:
         return sorted(key for key in self.held if key.world == world and self._least(key))
@@ -158,10 +196,18 @@ class SnapshotJudge:
             return
         whole = self._whole(start.world)
         wanted = whole[-1] if whole and whole[-1].step >= self.committed.get(start.world, 0) else None
+        if start.world in self.given_up:
+            wanted = None
         chosen = start.snapshot
         found = None if chosen is None else Key(start.world, chosen.generation, chosen.step)
         if found != wanted:
             self._complain(f"{start.replica} goes on from {found}, not from {wanted}")
+        elif (
+            wanted is not None
+            and start.world in self.committed
+            and len(self.surely_unread.get(start.world, ())) >= UNREAD
+        ):
+            self._complain(f"{start.replica} goes on from {found}, which nobody could read {UNREAD} times in a row")
         elif chosen is not None and wanted is not None:
             holders = [set(self.held[wanted][rank]) for rank in range(self.sizes[wanted])]
             if [set(names) for names in chosen.holders] != holders or chosen.world_size != self.sizes[wanted]:
@@ -173,7 +219,7 @@ class SnapshotJudge:
     def _judge_release(self, order: ReleaseCopies) -> None:
         """Judge a release: what is whole goes only after what is newer, and if it is full, only after what is full."""
         key = Key(order.world, order.generation, order.step)
-        least = self._least(key)
+        least = 0 if order.world in self.given_up else self._least(key)
         newer = [self._least(other) for other in self._whole(order.world) if other > key]
         if least and self.facts.members(order.world):
             members = {run.start.node for run in self.facts.members(order.world)}
