@@ -117,7 +117,7 @@ def measure(nodes: list[Node], other: Node, trials: int) -> dict[str, list[float
         began_s = time.perf_counter()
         found = {"snapshot": both(nodes, "snapshot", step)}
         for node in nodes:
-            held = [node.hear() for _ in range(3)]  # its own, that at its buddy, and the buddy's with it
+            held = [node.hear() for _ in range(2)]  # its own, and that of the other node
             assert all(isinstance(each, Held) and each.step == step for each in held), held
         found["held"] = time.perf_counter() - began_s
         if step <= trials:

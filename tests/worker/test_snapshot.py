@@ -189,7 +189,7 @@ def test_what_nobody_has_is_an_error_with_the_holders_that_were_asked(
         RuntimeError, match=r"nobody has a good copy of trainer step 5 .*, rank 0 of 1 \(a: it has no such copy; z: "
     ):
         worker.restore()
-    assert vault.hear() == Broken("trainer", 1, 5, 0, 1, "a", "it has no such copy")
+    assert vault.hear() == Broken("trainer", 1, 5, 0, 1, "it has no such copy")
 
 
 @pytest.mark.real

@@ -5,8 +5,8 @@ token of the job and the address at which other nodes reach this one (`runtime.a
 agent, whose end is that of the node, and with it all copies.
 
 The agent connects to that socket, sends `Attach`, and gets `Listening` with the port for other vaults, then one `Held`
-for each copy that there is. From then on it gets `Held`, `Broken` and `Refused`, and sends `Buddies` and `Release`: all
-in `messages`.
+for each copy on this node. From then on it gets `Held` and `Broken`, and sends `Buddies` and `Release`: all in
+`messages`. A buddy's copies are reported by its own vault to its own agent.
 
 Workers have the socket's path in FLOWDIST_VAULT, the name of their world in FLOWDIST_WORLD, and in FLOWDIST_SNAPSHOT
 the snapshot from which their generation goes on, if there is one: JSON with `generation`, `step`, `world_size` and

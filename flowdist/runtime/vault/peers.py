@@ -40,7 +40,7 @@ BAD_PEER = (OSError, EOFError, msgspec.MsgspecError, RecursionError, FlowdistErr
 
 
 class PeerFailed(Exception):
-    """A transfer has failed; the text says why. `is_bad`: a copy is damaged or missing."""
+    """A transfer has failed; the text says why. `is_bad`: what was sent has arrived damaged."""
 
     def __init__(self, why: str, *, is_bad: bool = False) -> None:
         super().__init__(why)

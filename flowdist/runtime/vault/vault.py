@@ -37,7 +37,6 @@ from flowdist.runtime.vault.messages import (
     Listening,
     No,
     Put,
-    Refused,
     Release,
     Shard,
     Store,
@@ -58,7 +57,7 @@ class Vault:
 
     def __init__(self, job: peers.Job, door: socket.socket, memory: Memory) -> None:
         self._job, self._door, self._memory = job, door, memory
-        self._copies = Copies(job.node, memory, self._tell)
+        self._copies = Copies(memory, self._tell)
         self._agent: asyncio.StreamWriter | None = None
         self._buddies: list[Buddy] = []
         self._connected = 0  # other vaults
@@ -109,7 +108,7 @@ class Vault:
         match order:
             case Attach():
                 self._tell(Listening(self._door.getsockname()[1]))
-                for held in [*self._copies.reports(), *(held for buddy in self._buddies for held in buddy.reports())]:
+                for held in self._copies.reports():
                     self._tell(held)
             case Release(world, generation, step):
                 self._copies.release(world, generation, step)
@@ -121,7 +120,7 @@ class Vault:
                     self._buddies.remove(buddy)
                 known = [(world, each.node, each.address) for each in self._buddies if each.world == world]
                 for named in [each for each in wanted if each not in known]:
-                    self._buddies.append(Buddy(*named, self._job, self._copies, self._memory, self._tell))
+                    self._buddies.append(Buddy(*named, self._job, self._copies, self._memory))
             case _:
                 assert_never(order)
 
@@ -135,7 +134,6 @@ class Vault:
         try:
             block = await self._copies.take(put.bytes)
         except NoRoom as error:
-            self._tell(about(Refused, shard, node=self._job.node, why=str(error)))
             writer.write(line(Answer(why=str(error))))
             return
         block.is_reusable = False
@@ -165,7 +163,7 @@ class Vault:
             for node, address in get.holders:
                 if node == self._job.node and not failed:
                     failed.append(f"{node}: {MISSING}")
-                    self._tell(about(Broken, shard, node=node, why=MISSING))
+                    self._tell(about(Broken, shard, why=MISSING))
                 if node == self._job.node:
                     continue
                 try:
@@ -174,8 +172,6 @@ class Vault:
                     failed.append(f"{self._job.node}: {error}")
                 except peers.PeerFailed as error:
                     failed.append(f"{node}: {error}")
-                    if error.is_bad:
-                        self._tell(about(Broken, shard, node=node, why=str(error)))
                 else:
                     try:
                         _give_to_read(writer, copy.block)
@@ -194,7 +190,7 @@ class Vault:
             try:
                 await peers.receive(offered.reader, block)
                 if await asyncio.to_thread(block.digest) != offered.digest:
-                    raise peers.PeerFailed("what it has sent is damaged", is_bad=True)
+                    raise peers.PeerFailed("what it has sent is damaged")
             except BaseException:
                 self._memory.free(block)
                 raise
@@ -252,11 +248,11 @@ class Vault:
         """Send a copy to another vault, after its digest was checked."""
         copy = self._copies.get(shard)
         if copy is None:
-            writer.write(encode(No(MISSING, is_bad=True)))
+            writer.write(encode(No(MISSING)))
             return
         with self._memory.using(copy.block):
             if not await self._copies.is_intact(shard, copy):
-                writer.write(encode(No("its copy is damaged", is_bad=True)))
+                writer.write(encode(No("its copy is damaged")))
                 return
             writer.write(encode(Go(copy.block.size, copy.digest)))
             await peers.send(writer, copy.block)
