@@ -121,6 +121,10 @@ class Fetch(Shard, frozen=True, tag=True):
     """Request for a copy. The answer is `Go`, and then the bytes."""
 
 
+class Wait(msgspec.Struct, frozen=True, tag=True):
+    """Sign of life of a vault that has too many transfers to begin this one. It comes again until the answer does."""
+
+
 class Go(msgspec.Struct, frozen=True, tag=True):
     """Answer of a vault that has room for a copy, or that sends one, with its size and digest."""
 
@@ -145,7 +149,7 @@ FROM_AGENT: msgspec.json.Decoder[FromAgent] = msgspec.json.Decoder(FromAgent)
 FROM_WORKER = msgspec.json.Decoder(Done)
 TO_AGENT = msgspec.json.Decoder(Listening | Held | Broken)
 FROM_PEER = msgspec.msgpack.Decoder(Store | Fetch)
-OF_PEER: msgspec.msgpack.Decoder[Go | Stored | No] = msgspec.msgpack.Decoder(Go | Stored | No)
+OF_PEER: msgspec.msgpack.Decoder[Wait | Go | Stored | No] = msgspec.msgpack.Decoder(Wait | Go | Stored | No)
 
 Kind = TypeVar("Kind", bound=Shard)
 

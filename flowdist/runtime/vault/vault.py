@@ -7,15 +7,17 @@ nobody: a worker, an agent or another vault that ends only ends its connection.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
+from collections.abc import AsyncIterator
 from typing import assert_never
 from weakref import WeakValueDictionary
 
 import msgspec
 
 from flowdist.runtime.last_words import die_of
-from flowdist.runtime.processes.unexpected import watch_loop
+from flowdist.runtime.processes.unexpected import start_task, watch_loop
 from flowdist.runtime.vault import peers
 from flowdist.runtime.vault.buddies import Buddy
 from flowdist.runtime.vault.copies import Copies, Copy
@@ -48,7 +50,8 @@ from flowdist.runtime.vault.messages import (
 from flowdist.runtime.wire.framing import encode, read_frame
 from flowdist.runtime.wire.handshake import FRAME_MAX, HANDSHAKE_S
 
-PEERS_MAX = 256  # connections of other vaults at a time
+PEERS_MAX = 4096  # connections of other vaults at a time: each node may read the shard of rank 0
+TRANSFERS_MAX = 32  # of these that have their turn; each computes a digest first, and has an equal part of the network
 MISSING = "it has no such copy"
 
 
@@ -61,6 +64,7 @@ class Vault:
         self._agent: asyncio.StreamWriter | None = None
         self._buddies: list[Buddy] = []
         self._connected = 0  # other vaults
+        self._turns = asyncio.Semaphore(TRANSFERS_MAX)
         self._reading = WeakValueDictionary[Shard, asyncio.Lock]()  # what several workers read is fetched once
 
     async def serve(self, local: socket.socket) -> None:
@@ -204,11 +208,13 @@ class Vault:
             if self._connected <= PEERS_MAX and await peers.admit(self._job, reader, writer):
                 async with asyncio.timeout(HANDSHAKE_S):
                     body = await read_frame(reader, FRAME_MAX)
-                match FROM_PEER.decode(body or b""):
-                    case Store() as store:
-                        await self._store(store, reader, writer)
-                    case Fetch() as fetch:
-                        await self._send(name_of(fetch), writer)
+                request = FROM_PEER.decode(body or b"")
+                async with self._turn(writer):
+                    match request:
+                        case Store() as store:
+                            await self._store(store, reader, writer)
+                        case Fetch() as fetch:
+                            await self._send(name_of(fetch), writer)
         except peers.BAD_PEER:
             pass  # the other side knows
         except Exception as error:
@@ -216,6 +222,17 @@ class Vault:
         finally:
             self._connected -= 1
             writer.close()
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, writer: asyncio.StreamWriter) -> AsyncIterator[None]:
+        """Return a context manager inside which a peer has its turn; until then it is asked to wait."""
+        asking = start_task(peers.ask_to_wait(writer), die_of)
+        try:
+            async with self._turns:
+                asking.cancel()
+                yield
+        finally:
+            asking.cancel()
 
     async def _store(self, store: Store, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Hold a copy for another node, once all of it is here and has its digest."""

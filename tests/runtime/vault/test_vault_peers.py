@@ -14,16 +14,16 @@ import pytest
 from flowdist.runtime.vault import peers
 from flowdist.runtime.vault.memory import Memory
 from flowdist.runtime.vault.messages import OF_PEER, Fetch, Go, Held, No, Shard, Store, Stored, about
-from flowdist.runtime.vault.vault import PEERS_MAX
 from flowdist.runtime.wire.dialing import dial, is_encrypted
 from flowdist.runtime.wire.endpoint import ControllerEndpoint
 from flowdist.runtime.wire.framing import encode, read_frame
 from flowdist.runtime.wire.handshake import ConnectionRejected, Credentials
-from flowdist.worker.snapshots.vault_link import NoCopy
-from tests.runtime.vault.vaults import MIB, Relay, VaultProcess, some_bytes
+from flowdist.worker.snapshots.vault_link import NoCopy, Snapshot, getting
+from tests.runtime.vault.vaults import MIB, Relay, VaultProcess, as_worker, some_bytes
 
 pytestmark = pytest.mark.real
 SHARD = Shard("trainer", 1, 1, 0, 4)
+ANSWER_S = 2.0  # of a vault with patience for a test
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -143,7 +143,7 @@ def test_what_another_host_sends_has_limits(tmp_path: Path) -> None:
 
 def test_connections_that_say_nothing_are_limited_in_number_and_keep_no_worker_waiting(tmp_path: Path) -> None:
     async def crowd(vault: VaultProcess) -> None:
-        silent = [await asyncio.open_connection("127.0.0.1", vault.port) for _ in range(PEERS_MAX)]
+        silent = [await asyncio.open_connection("127.0.0.1", vault.port) for _ in range(10)]
         reader, writer = await asyncio.open_connection("127.0.0.1", vault.port)
         assert await reader.read() == b""
         assert not silent[0][0].at_eof()  # as they have the time of the handshake
@@ -151,8 +151,31 @@ def test_connections_that_say_nothing_are_limited_in_number_and_keep_no_worker_w
         for _, other in [*silent, (reader, writer)]:
             other.transport.abort()
 
-    with VaultProcess(tmp_path, "a") as a:
+    with VaultProcess(tmp_path, "a", constants={"PEERS_MAX": 10}) as a:
         asyncio.run(crowd(a))
+
+
+def test_more_readers_than_a_vault_serves_at_a_time_get_all_their_shards(tmp_path: Path) -> None:
+    async def crowd(a: VaultProcess, b: VaultProcess) -> None:
+        large, *shards = [a.put(some_bytes(step, (64 if step == 0 else 1) * MIB), step) for step in range(5)]
+        async with dialed(a) as streams:
+            assert isinstance(await asked(streams, about(Fetch, large)), Go)  # it has its turn, and does not read
+            reading = [asyncio.create_task(asyncio.to_thread(read, shard, a)) for shard in shards]
+            done, _ = await asyncio.wait(reading, timeout=1.5 * ANSWER_S)
+            assert not done
+        assert await asyncio.gather(*reading) == [some_bytes(shard.step, MIB) for shard in shards]
+
+    def read(shard: Shard, holder: VaultProcess) -> bytes:
+        snapshot = Snapshot(1, shard.step, 4, {"0": [["a", holder.address]]})
+        with getting(snapshot, 0) as memory:
+            return bytes(memory)
+
+    with (
+        VaultProcess(tmp_path, "a", constants={"TRANSFERS_MAX": 1, "WAIT_S": 0.05}) as a,
+        VaultProcess(tmp_path, "b", constants={"ANSWER_S": ANSWER_S}) as b,
+        as_worker(b),
+    ):
+        asyncio.run(crowd(a, b))
 
 
 def test_a_peer_that_sends_nothing_more_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
