@@ -57,7 +57,9 @@ class Node:
         listening = self.hear()
         assert isinstance(listening, Listening)
         self.address = f"127.0.0.1:{listening.port}"
+        self._snapshot = folder / f"snapshot{rank}.json"  # to restore
         variables = {"FLOWDIST_VAULT": path, "FLOWDIST_WORLD": "trainer", "RANK": str(rank), "WORLD_SIZE": "2"}
+        variables |= {"FLOWDIST_SNAPSHOT": str(self._snapshot)}
         self._rank = subprocess.Popen(
             [sys.executable, __file__, "--rank", str(folder / f"rank{rank}"), "--mib", str(mib)],
             env={**os.environ, **variables},
@@ -72,9 +74,10 @@ class Node:
     def hear(self) -> msgspec.Struct:
         return TO_AGENT.decode(self._lines.readline())
 
-    def begin(self, what: str, step: int, snapshot: str = "") -> None:
+    def begin(self, what: str, step: int, snapshot: dict[str, Any] | None = None) -> None:
         assert self._rank.stdin is not None
-        print(json.dumps([what, step, snapshot]), file=self._rank.stdin, flush=True)
+        self._snapshot.write_text(json.dumps(snapshot))
+        print(json.dumps([what, step]), file=self._rank.stdin, flush=True)
 
     def took_s(self) -> float:
         assert self._rank.stdout is not None
@@ -117,7 +120,7 @@ def measure(nodes: list[Node], other: Node, trials: int) -> dict[str, list[float
         began_s = time.perf_counter()
         found = {"snapshot": both(nodes, "snapshot", step)}
         for node in nodes:
-            held = [node.hear() for _ in range(3)]  # its own, that at its buddy, and the buddy's with it
+            held = [node.hear() for _ in range(2)]  # its own, and that of the other node
             assert all(isinstance(each, Held) and each.step == step for each in held), held
         found["held"] = time.perf_counter() - began_s
         if step <= trials:
@@ -126,7 +129,7 @@ def measure(nodes: list[Node], other: Node, trials: int) -> dict[str, list[float
             found = {"near": restore(nodes, nodes, step), "far": restore([other], nodes, step)}
         for row, took_s in found.items() if step else ():
             times[row].append(took_s)
-        for node in (*nodes, other):
+        for node in (*nodes, other) if step else ():
             node.order(Release("trainer", 1, step - 1))  # training has one snapshot and the next one
     return times
 
@@ -136,7 +139,7 @@ def restore(readers: list[Node], nodes: list[Node], step: int) -> float:
     holders = [[node.name, node.address] for node in nodes]
     named = {"generation": 1, "step": step, "world_size": 2, "holders": {"0": holders, "1": holders}}
     for rank, reader in enumerate(readers):
-        reader.begin("restore", rank, json.dumps(named))
+        reader.begin("restore", rank, named)
     return max(reader.took_s() for reader in readers)
 
 
@@ -166,7 +169,7 @@ def run_rank(file: Path, mib: int) -> None:
                 return worker.restore(rank=step)
 
     for request in sys.stdin:
-        what, step, os.environ["FLOWDIST_SNAPSHOT"] = json.loads(request)
+        what, step = json.loads(request)
         began_s = time.perf_counter()
         assert act(what, step) is not False
         print(time.perf_counter() - began_s, flush=True)

@@ -102,11 +102,10 @@ t.role("trainer", "python train.py", replicas="1:2", apart=True, cooldown="0s", 
 """
 # With one rank left, that rank reads both shards: its own, and that of the rank whose host is gone.
 ON_BOTH = """
-import json, os, time
+import time
 from flowdist import worker
 
 me = worker.info()
-reference = json.loads(os.environ.get("FLOWDIST_SNAPSHOT") or "null")
 if me.generation == 1:
     for step in range(1, 11):
         worker.snapshot(step, [me.rank, step])
@@ -114,7 +113,7 @@ if me.generation == 1:
     while True:
         time.sleep(0.02)
 else:
-    print("found", reference["step"], [worker.restore(rank=rank) for rank in range(2)], flush=True)
+    print("found", [worker.restore(rank=rank) for rank in range(2)], flush=True)
 """
 
 
@@ -128,5 +127,5 @@ def test_a_host_reads_the_shard_of_another_host_that_is_gone(tmp_path: Path) -> 
         second = hosts.start(2, "join", hosts.endpoint, env=token)
         first.recorded(CopyHeld, 4)
         second.kill()
-        first.until("found 10 [(10, [0, 10]), (10, [1, 10])]")
+        first.until("found [(10, [0, 10]), (10, [1, 10])]")
         assert first.finish() == 0, hosts.text

@@ -24,7 +24,9 @@ def test_what_two_ranks_saved_is_loaded_by_another_number_of_them(size: int, tmp
         saved = ranks("save", [a, b], {})
         holders = {"0": [["a", a.address]], "1": [["b", b.address]]}
         named = {"generation": 1, "step": 7, "world_size": 2, "holders": holders}
-        loaded = ranks("load", [b, a, a][:size], {"FLOWDIST_SNAPSHOT": json.dumps(named)})
+        file = tmp_path / "snapshot.json"
+        file.write_text(json.dumps(named))
+        loaded = ranks("load", [b, a, a][:size], {"FLOWDIST_SNAPSHOT": str(file)})
     assert len(saved) == 2 and len(loaded) == size
     assert all(each == saved[0] for each in [*saved, *loaded])
 

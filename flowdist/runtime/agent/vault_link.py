@@ -19,7 +19,7 @@ from flowdist.runtime.agent.node_config import NodeConfig
 from flowdist.runtime.last_words import die_of
 from flowdist.runtime.processes.unexpected import start_task
 from flowdist.runtime.vault.limits import default_limit
-from flowdist.runtime.vault.messages import TO_AGENT, Attach, Broken, Buddies, Held, Listening, Refused, Release, line
+from flowdist.runtime.vault.messages import TO_AGENT, Attach, Broken, Buddies, Held, Listening, Release, line
 from flowdist.runtime.vault.vault_main import VaultConfig
 from flowdist.runtime.wire.addresses import BACKLOG
 from flowdist.runtime.wire.handshake import TOKEN, Credentials
@@ -117,19 +117,16 @@ class VaultLink:
         env = {**os.environ, TOKEN: self._credentials.token}
         return await asyncio.create_subprocess_exec(*words, pass_fds=[local], env=env)
 
-    def _pass_on(self, message: Listening | Held | Broken | Refused) -> None:
-        """Give the agent what concerns its own node; other nodes report their copies themselves."""
+    def _pass_on(self, message: Listening | Held | Broken) -> None:
         match message:
             case Listening():
                 self._has_listened = True
                 self._handle(io.VaultBound(message.port))
-            case Held() if message.node == self._config.node.name:
+            case Held():
                 key = (message.world, message.generation, message.step, message.rank)
                 self._handle(io.CopyStored(*key, message.world_size, message.bytes, f"{message.digest:08x}"))
-            case Broken() if message.node == self._config.node.name:
+            case Broken():
                 key = (message.world, message.generation, message.step, message.rank)
                 self._handle(io.CopyDamaged(*key, message.why))
-            case Held() | Broken() | Refused():
-                pass
             case _:
                 assert_never(message)

@@ -39,7 +39,14 @@ from flowdist.runtime.run_folder.owner_file import OWNER, read_owner
 from flowdist.runtime.run_folder.remote_error_report import collect_report
 from flowdist.runtime.stores.stores import Stores
 from flowdist.runtime.wire.frames import RemoteErrorReport
-from flowdist.runtime.worker_env.environment import RunPaths, expand_command, macro_values, prefix_spec, worker_env
+from flowdist.runtime.worker_env.environment import (
+    RunPaths,
+    expand_command,
+    macro_values,
+    prefix_spec,
+    snapshot_content,
+    worker_env,
+)
 from flowdist.runtime.worker_env.ports import Ports
 from flowdist.runtime.worker_env.secret_values import Mask
 from flowdist.runtime.worker_env.stop_notice import was_stopping
@@ -133,6 +140,8 @@ class Workers:
             envs = [self._env(start, role, local_rank, ports) for local_rank in range(role.procs)]
             cores = self._gpus.cores(role, start)
             self._write_peers(start.replica, start.attempt, start.addresses)
+            if start.snapshot is not None:
+                write_json(self._paths.snapshot(start.replica, start.attempt), snapshot_content(start.snapshot))
         except OSError as error:
             self._handle(io.SpawnFailed(start.replica, start.attempt, clean(str(error))))
             return

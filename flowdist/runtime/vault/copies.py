@@ -8,7 +8,6 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from flowdist.control.protocol.ids import NodeName
 from flowdist.runtime.vault.memory import Block, Memory
 from flowdist.runtime.vault.messages import Broken, Held, Shard, about
 
@@ -25,10 +24,10 @@ class Copy(NamedTuple):
 
 
 class Copies:
-    """The copies on `node`, in blocks of `memory`; `tell` sends a message to the agent."""
+    """The copies on this node, in blocks of `memory`; `tell` sends a message to the agent."""
 
-    def __init__(self, node: NodeName, memory: Memory, tell: Tell) -> None:
-        self._node, self._memory, self._tell = node, memory, tell
+    def __init__(self, memory: Memory, tell: Tell) -> None:
+        self._memory, self._tell = memory, tell
         self._held: dict[Shard, Copy] = {}
 
     async def take(self, size: int) -> Block:
@@ -63,7 +62,7 @@ class Copies:
         return (self._report(shard, copy) for shard, copy in self._held.items() if copy.origin != "fetched")
 
     def _report(self, shard: Shard, copy: Copy) -> Held:
-        return about(Held, shard, bytes=copy.block.size, digest=copy.digest, node=self._node)
+        return about(Held, shard, bytes=copy.block.size, digest=copy.digest)
 
     async def is_intact(self, shard: Shard, copy: Copy) -> bool:
         """Return whether a copy has its digest still. One that is damaged is dropped, and the agent learns of it."""
@@ -73,7 +72,7 @@ class Copies:
         if self._held.get(shard) is copy:
             copy.block.is_reusable = False
             self._drop(shard)
-            self._tell(about(Broken, shard, node=self._node, why="its copy is damaged"))
+            self._tell(about(Broken, shard, why="its copy is damaged"))
         return False
 
     def release(self, world: str, generation: int, step: int) -> None:

@@ -40,7 +40,7 @@ class Shard(msgspec.Struct, frozen=True):
 class Attach(msgspec.Struct, frozen=True, tag=True):
     """First line of an agent, which takes the place of an earlier one. It may be sent again.
 
-    The answer is `Listening`, and a `Held` for each copy that there is, on this node and at its buddies.
+    The answer is `Listening`, and a `Held` for each copy on this node.
     """
 
 
@@ -69,24 +69,15 @@ class Listening(msgspec.Struct, frozen=True, tag=True):
 
 
 class Held(Shard, frozen=True, tag=True):
-    """A node has a copy, all of it, with the right digest."""
+    """This node has a copy, all of it, with the right digest."""
 
     bytes: int
     digest: int
-    node: NodeName
 
 
 class Broken(Shard, frozen=True, tag=True):
-    """A node has no good copy any more, of a shard that it held: it was damaged, or is missing there."""
+    """This node has no good copy any more, of a shard that it held: it was damaged, or is missing."""
 
-    node: NodeName
-    why: str
-
-
-class Refused(Shard, frozen=True, tag=True):
-    """A node has not taken a shard: its own worker's, for want of memory, or as a buddy. A buddy is asked again."""
-
-    node: NodeName
     why: str
 
 
@@ -130,6 +121,10 @@ class Fetch(Shard, frozen=True, tag=True):
     """Request for a copy. The answer is `Go`, and then the bytes."""
 
 
+class Wait(msgspec.Struct, frozen=True, tag=True):
+    """Sign of life of a vault that has too many transfers to begin this one. It comes again until the answer does."""
+
+
 class Go(msgspec.Struct, frozen=True, tag=True):
     """Answer of a vault that has room for a copy, or that sends one, with its size and digest."""
 
@@ -145,16 +140,16 @@ class No(msgspec.Struct, frozen=True, tag=True):
     """Answer of a vault that does not do what was asked."""
 
     why: str
-    is_bad: bool = False  # of what was asked for there is no good copy, or what has arrived is damaged
+    is_bad: bool = False  # what has arrived is damaged
 
 
 FromAgent = Attach | Buddies | Release
 FROM_LOCAL = msgspec.json.Decoder(Attach | Put | Get)
 FROM_AGENT: msgspec.json.Decoder[FromAgent] = msgspec.json.Decoder(FromAgent)
 FROM_WORKER = msgspec.json.Decoder(Done)
-TO_AGENT = msgspec.json.Decoder(Listening | Held | Broken | Refused)
+TO_AGENT = msgspec.json.Decoder(Listening | Held | Broken)
 FROM_PEER = msgspec.msgpack.Decoder(Store | Fetch)
-OF_PEER: msgspec.msgpack.Decoder[Go | Stored | No] = msgspec.msgpack.Decoder(Go | Stored | No)
+OF_PEER: msgspec.msgpack.Decoder[Wait | Go | Stored | No] = msgspec.msgpack.Decoder(Wait | Go | Stored | No)
 
 Kind = TypeVar("Kind", bound=Shard)
 

@@ -3,7 +3,7 @@
 The handshake is that of the control channel: with a token, both sides prove that they know it, and what follows is
 encrypted if the listening side can make a certificate. A host's own secret is for the controller alone, and is not
 shown. After the handshake come one request, its answer, and the bytes of the shard as they are. A peer that stands
-still for STALL_S has failed.
+still for STALL_S has failed. A request waits for its turn for as long as `Wait` comes every WAIT_S.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 
 from flowdist.errors import FlowdistError
 from flowdist.runtime.vault.memory import Block
-from flowdist.runtime.vault.messages import OF_PEER, Fetch, Go, No, Shard, Store, Stored, about
+from flowdist.runtime.vault.messages import OF_PEER, Fetch, Go, No, Shard, Store, Stored, Wait, about
 from flowdist.runtime.wire.addresses import endpoint_of
 from flowdist.runtime.wire.dialing import dial
 from flowdist.runtime.wire.endpoint import ControllerEndpoint, keep_alive
@@ -34,13 +34,14 @@ from flowdist.runtime.wire.handshake import (
 from flowdist.runtime.wire.tls import Identity, encrypt
 
 STALL_S = 10.0
+WAIT_S = 5.0
 ANSWER_S = 60.0  # the other vault may wait for room, and checks digests; one that stands still fails the handshake
 PIECE_BYTES = 256 << 10
 BAD_PEER = (OSError, EOFError, msgspec.MsgspecError, RecursionError, FlowdistError)
 
 
 class PeerFailed(Exception):
-    """A transfer has failed; the text says why. `is_bad`: a copy is damaged or missing."""
+    """A transfer has failed; the text says why. `is_bad`: what was sent has arrived damaged."""
 
     def __init__(self, why: str, *, is_bad: bool = False) -> None:
         super().__init__(why)
@@ -104,11 +105,13 @@ async def _dialed(job: Job, address: str) -> AsyncIterator[tuple[asyncio.StreamR
 
 
 async def _answer(reader: asyncio.StreamReader) -> Go | Stored:
-    async with asyncio.timeout(ANSWER_S):
-        body = await read_frame(reader, FRAME_MAX)
-    if body is None:
-        raise ConnectionResetError("it has closed the connection")
-    answer = OF_PEER.decode(body)
+    answer: Wait | Go | Stored | No = Wait()
+    while isinstance(answer, Wait):
+        async with asyncio.timeout(ANSWER_S):
+            body = await read_frame(reader, FRAME_MAX)
+        if body is None:
+            raise ConnectionResetError("it has closed the connection")
+        answer = OF_PEER.decode(body)
     if isinstance(answer, No):
         raise PeerFailed(answer.why, is_bad=answer.is_bad)
     return answer
@@ -128,6 +131,13 @@ async def admit(job: Job, reader: asyncio.StreamReader, writer: asyncio.StreamWr
             if answer_to == handshake.challenge and job.identity is not None:
                 await encrypt(writer, job.identity.context)
     return True
+
+
+async def ask_to_wait(writer: asyncio.StreamWriter) -> None:
+    """Tell a peer every WAIT_S that its request waits for its turn, until this is cancelled or the peer is gone."""
+    while not writer.is_closing():
+        writer.write(encode(Wait()))
+        await asyncio.sleep(WAIT_S)
 
 
 async def send(writer: asyncio.StreamWriter, block: Block) -> None:

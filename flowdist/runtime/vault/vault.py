@@ -7,15 +7,17 @@ nobody: a worker, an agent or another vault that ends only ends its connection.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
+from collections.abc import AsyncIterator
 from typing import assert_never
 from weakref import WeakValueDictionary
 
 import msgspec
 
 from flowdist.runtime.last_words import die_of
-from flowdist.runtime.processes.unexpected import watch_loop
+from flowdist.runtime.processes.unexpected import start_task, watch_loop
 from flowdist.runtime.vault import peers
 from flowdist.runtime.vault.buddies import Buddy
 from flowdist.runtime.vault.copies import Copies, Copy
@@ -37,7 +39,6 @@ from flowdist.runtime.vault.messages import (
     Listening,
     No,
     Put,
-    Refused,
     Release,
     Shard,
     Store,
@@ -49,7 +50,8 @@ from flowdist.runtime.vault.messages import (
 from flowdist.runtime.wire.framing import encode, read_frame
 from flowdist.runtime.wire.handshake import FRAME_MAX, HANDSHAKE_S
 
-PEERS_MAX = 256  # connections of other vaults at a time
+PEERS_MAX = 4096  # connections of other vaults at a time: each node may read the shard of rank 0
+TRANSFERS_MAX = 32  # of these that have their turn; each computes a digest first, and has an equal part of the network
 MISSING = "it has no such copy"
 
 
@@ -58,10 +60,11 @@ class Vault:
 
     def __init__(self, job: peers.Job, door: socket.socket, memory: Memory) -> None:
         self._job, self._door, self._memory = job, door, memory
-        self._copies = Copies(job.node, memory, self._tell)
+        self._copies = Copies(memory, self._tell)
         self._agent: asyncio.StreamWriter | None = None
         self._buddies: list[Buddy] = []
         self._connected = 0  # other vaults
+        self._turns = asyncio.Semaphore(TRANSFERS_MAX)
         self._reading = WeakValueDictionary[Shard, asyncio.Lock]()  # what several workers read is fetched once
 
     async def serve(self, local: socket.socket) -> None:
@@ -109,7 +112,7 @@ class Vault:
         match order:
             case Attach():
                 self._tell(Listening(self._door.getsockname()[1]))
-                for held in [*self._copies.reports(), *(held for buddy in self._buddies for held in buddy.reports())]:
+                for held in self._copies.reports():
                     self._tell(held)
             case Release(world, generation, step):
                 self._copies.release(world, generation, step)
@@ -121,7 +124,7 @@ class Vault:
                     self._buddies.remove(buddy)
                 known = [(world, each.node, each.address) for each in self._buddies if each.world == world]
                 for named in [each for each in wanted if each not in known]:
-                    self._buddies.append(Buddy(*named, self._job, self._copies, self._memory, self._tell))
+                    self._buddies.append(Buddy(*named, self._job, self._copies, self._memory))
             case _:
                 assert_never(order)
 
@@ -135,7 +138,6 @@ class Vault:
         try:
             block = await self._copies.take(put.bytes)
         except NoRoom as error:
-            self._tell(about(Refused, shard, node=self._job.node, why=str(error)))
             writer.write(line(Answer(why=str(error))))
             return
         block.is_reusable = False
@@ -165,7 +167,7 @@ class Vault:
             for node, address in get.holders:
                 if node == self._job.node and not failed:
                     failed.append(f"{node}: {MISSING}")
-                    self._tell(about(Broken, shard, node=node, why=MISSING))
+                    self._tell(about(Broken, shard, why=MISSING))
                 if node == self._job.node:
                     continue
                 try:
@@ -174,8 +176,6 @@ class Vault:
                     failed.append(f"{self._job.node}: {error}")
                 except peers.PeerFailed as error:
                     failed.append(f"{node}: {error}")
-                    if error.is_bad:
-                        self._tell(about(Broken, shard, node=node, why=str(error)))
                 else:
                     try:
                         _give_to_read(writer, copy.block)
@@ -194,7 +194,7 @@ class Vault:
             try:
                 await peers.receive(offered.reader, block)
                 if await asyncio.to_thread(block.digest) != offered.digest:
-                    raise peers.PeerFailed("what it has sent is damaged", is_bad=True)
+                    raise peers.PeerFailed("what it has sent is damaged")
             except BaseException:
                 self._memory.free(block)
                 raise
@@ -208,11 +208,13 @@ class Vault:
             if self._connected <= PEERS_MAX and await peers.admit(self._job, reader, writer):
                 async with asyncio.timeout(HANDSHAKE_S):
                     body = await read_frame(reader, FRAME_MAX)
-                match FROM_PEER.decode(body or b""):
-                    case Store() as store:
-                        await self._store(store, reader, writer)
-                    case Fetch() as fetch:
-                        await self._send(name_of(fetch), writer)
+                request = FROM_PEER.decode(body or b"")
+                async with self._turn(writer):
+                    match request:
+                        case Store() as store:
+                            await self._store(store, reader, writer)
+                        case Fetch() as fetch:
+                            await self._send(name_of(fetch), writer)
         except peers.BAD_PEER:
             pass  # the other side knows
         except Exception as error:
@@ -220,6 +222,17 @@ class Vault:
         finally:
             self._connected -= 1
             writer.close()
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, writer: asyncio.StreamWriter) -> AsyncIterator[None]:
+        """Return a context manager inside which a peer has its turn; until then it is asked to wait."""
+        asking = start_task(peers.ask_to_wait(writer), die_of)
+        try:
+            async with self._turns:
+                asking.cancel()
+                yield
+        finally:
+            asking.cancel()
 
     async def _store(self, store: Store, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Hold a copy for another node, once all of it is here and has its digest."""
@@ -252,11 +265,11 @@ class Vault:
         """Send a copy to another vault, after its digest was checked."""
         copy = self._copies.get(shard)
         if copy is None:
-            writer.write(encode(No(MISSING, is_bad=True)))
+            writer.write(encode(No(MISSING)))
             return
         with self._memory.using(copy.block):
             if not await self._copies.is_intact(shard, copy):
-                writer.write(encode(No("its copy is damaged", is_bad=True)))
+                writer.write(encode(No("its copy is damaged")))
                 return
             writer.write(encode(Go(copy.block.size, copy.digest)))
             await peers.send(writer, copy.block)

@@ -6,13 +6,12 @@ docs/reference/environment.md. flowdist adds `FLOWDIST_...`.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import ReplicaId, SnapshotRef
@@ -58,6 +57,13 @@ class RunPaths(NamedTuple):
     def attempt_dir(self, replica: ReplicaId, attempt: int) -> Path:
         """Return the path of the folder of an attempt, in which each worker has a folder named by its local rank."""
         return Path(self.run_dir, replica.role, str(replica.index), f"attempt_{attempt}")
+
+    def snapshot(self, replica: ReplicaId, attempt: int) -> Path:
+        """Return the file that names the snapshot from which an attempt goes on, if there is one: `snapshot_content`.
+
+        It is too long for a variable: a world of thousands of ranks has as many lists of holders.
+        """
+        return self.attempt_dir(replica, attempt) / "snapshot.json"
 
     def latest(self, start: StartReplica, role: RoleSpec) -> Path:
         """Return the file that names the latest checkpoint: of the role for a gang, else of the replica."""
@@ -147,19 +153,20 @@ def _flowdist_variables(
         env[SWITCH] = "0"
     if role.snapshots is not None:
         env |= {VAULT: paths.vault, WORLD: start.world, EVERY: str(role.snapshots.every)}
-        env[SNAPSHOT] = "" if start.snapshot is None else _snapshot_text(start.snapshot)
+        has_one = start.snapshot is not None
+        env[SNAPSHOT] = str(paths.snapshot(start.replica, start.attempt)) if has_one else ""
     if role.parallel:
         dimensions = mesh_of(role.parallel, start.world_size)
         env["FLOWDIST_MESH"] = ",".join(f"{name}={size}" for name, size in dimensions)
     return env | {f"FLOWDIST_PORT_{name.upper().replace('-', '_')}": str(port) for name, port in ports.items()}
 
 
-def _snapshot_text(snapshot: SnapshotRef) -> str:
+def snapshot_content(snapshot: SnapshotRef) -> dict[str, Any]:
     """Return the snapshot from which a generation goes on, with the vaults that hold the shard of each rank."""
     vaults = dict(snapshot.vaults)
     holders = {rank: [(node, vaults[node]) for node in nodes] for rank, nodes in enumerate(snapshot.holders)}
     of = {"generation": snapshot.generation, "step": snapshot.step, "world_size": snapshot.world_size}
-    return json.dumps({**of, "holders": holders})
+    return {**of, "holders": holders}
 
 
 def _virtual_local_rank(env: Mapping[str, str], local_rank: int) -> dict[str, str]:

@@ -12,6 +12,7 @@ import mmap
 import os
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from flowdist.worker.agent_link import info
@@ -28,7 +29,7 @@ class NoCopy(RuntimeError):
 
 
 class Snapshot(NamedTuple):
-    """The snapshot from which this generation goes on, as the environment names it."""
+    """The snapshot from which this generation goes on: the content of the file that FLOWDIST_SNAPSHOT names."""
 
     generation: int
     step: int
@@ -48,8 +49,8 @@ def is_due(step: int) -> bool:
 
 def named_snapshot() -> Snapshot | None:
     """Return the snapshot from which this generation goes on; None if it is not one from memory."""
-    text = os.environ.get(SNAPSHOT)
-    return Snapshot(**json.loads(text)) if text and has_vault() else None
+    file = os.environ.get(SNAPSHOT)
+    return Snapshot(**json.loads(Path(file).read_text())) if file and has_vault() else None
 
 
 @contextlib.contextmanager

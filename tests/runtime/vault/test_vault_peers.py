@@ -13,17 +13,17 @@ import pytest
 
 from flowdist.runtime.vault import peers
 from flowdist.runtime.vault.memory import Memory
-from flowdist.runtime.vault.messages import OF_PEER, Fetch, Go, Held, No, Refused, Shard, Store, Stored, about
-from flowdist.runtime.vault.vault import PEERS_MAX
+from flowdist.runtime.vault.messages import OF_PEER, Fetch, Go, Held, No, Shard, Store, Stored, about
 from flowdist.runtime.wire.dialing import dial, is_encrypted
 from flowdist.runtime.wire.endpoint import ControllerEndpoint
 from flowdist.runtime.wire.framing import encode, read_frame
 from flowdist.runtime.wire.handshake import ConnectionRejected, Credentials
-from flowdist.worker.snapshots.vault_link import NoCopy
-from tests.runtime.vault.vaults import MIB, Relay, VaultProcess, some_bytes
+from flowdist.worker.snapshots.vault_link import NoCopy, Snapshot, getting
+from tests.runtime.vault.vaults import MIB, Relay, VaultProcess, as_worker, some_bytes
 
 pytestmark = pytest.mark.real
 SHARD = Shard("trainer", 1, 1, 0, 4)
+ANSWER_S = 2.0  # of a vault with patience for a test
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -32,20 +32,22 @@ def test_with_a_token_nothing_of_a_shard_can_be_read_between_the_hosts(tmp_path:
         with Relay(b.port) as relay:
             a.gives_to(("b", relay.address))
             shard = a.put(some_bytes(1, MIB))
-            told = a.hear()
-        assert isinstance(told, Held) and told.node == "b"
+            assert isinstance(b.hear(), Held)
         assert len(relay.seen) > MIB
         assert not any(some_bytes(1, MIB)[at : at + 16] in relay.seen for at in range(0, MIB, 64 << 10))
         assert b.get(shard) == some_bytes(1, MIB)
 
 
 def test_a_vault_with_another_token_gets_and_gives_nothing(tmp_path: Path) -> None:
+    async def store(address: str) -> None:
+        block = await Memory(4096, 0.0).take(4096)
+        with block.file:
+            await peers.store(peers.Job("job1", "run-1", "hush" * 8, "a", None), address, SHARD, block, 0)
+
     with VaultProcess(tmp_path, "a", token="hush" * 8) as a, VaultProcess(tmp_path, "b", token="other" * 8) as b:
         shard = a.put(some_bytes(1))
-        a.gives_to(("b", b.address))
-        told = a.hear()
-        assert isinstance(told, Refused)
-        assert (told.node, "another token" in told.why) == ("b", True)
+        with pytest.raises(peers.PeerFailed, match="another token"):
+            asyncio.run(store(b.address))
         with pytest.raises(NoCopy, match="another token"):
             b.get(shard, ("a", a.address))
 
@@ -92,7 +94,7 @@ def test_a_copy_that_arrives_damaged_or_cut_is_not_held(tmp_path: Path) -> None:
             streams[1].write(content[:1000])
             await streams[1].drain()  # and no more
         async with dialed(vault) as streams:
-            assert await asked(streams, about(Fetch, SHARD)) == No("it has no such copy", is_bad=True)
+            assert await asked(streams, about(Fetch, SHARD)) == No("it has no such copy")
         async with dialed(vault) as streams:
             assert await asked(streams, offer, content) == Stored()
         async with dialed(vault) as streams:
@@ -141,7 +143,7 @@ def test_what_another_host_sends_has_limits(tmp_path: Path) -> None:
 
 def test_connections_that_say_nothing_are_limited_in_number_and_keep_no_worker_waiting(tmp_path: Path) -> None:
     async def crowd(vault: VaultProcess) -> None:
-        silent = [await asyncio.open_connection("127.0.0.1", vault.port) for _ in range(PEERS_MAX)]
+        silent = [await asyncio.open_connection("127.0.0.1", vault.port) for _ in range(10)]
         reader, writer = await asyncio.open_connection("127.0.0.1", vault.port)
         assert await reader.read() == b""
         assert not silent[0][0].at_eof()  # as they have the time of the handshake
@@ -149,8 +151,31 @@ def test_connections_that_say_nothing_are_limited_in_number_and_keep_no_worker_w
         for _, other in [*silent, (reader, writer)]:
             other.transport.abort()
 
-    with VaultProcess(tmp_path, "a") as a:
+    with VaultProcess(tmp_path, "a", constants={"PEERS_MAX": 10}) as a:
         asyncio.run(crowd(a))
+
+
+def test_more_readers_than_a_vault_serves_at_a_time_get_all_their_shards(tmp_path: Path) -> None:
+    async def crowd(a: VaultProcess, b: VaultProcess) -> None:
+        large, *shards = [a.put(some_bytes(step, (64 if step == 0 else 1) * MIB), step) for step in range(5)]
+        async with dialed(a) as streams:
+            assert isinstance(await asked(streams, about(Fetch, large)), Go)  # it has its turn, and does not read
+            reading = [asyncio.create_task(asyncio.to_thread(read, shard, a)) for shard in shards]
+            done, _ = await asyncio.wait(reading, timeout=1.5 * ANSWER_S)
+            assert not done
+        assert await asyncio.gather(*reading) == [some_bytes(shard.step, MIB) for shard in shards]
+
+    def read(shard: Shard, holder: VaultProcess) -> bytes:
+        snapshot = Snapshot(1, shard.step, 4, {"0": [["a", holder.address]]})
+        with getting(snapshot, 0) as memory:
+            return bytes(memory)
+
+    with (
+        VaultProcess(tmp_path, "a", constants={"TRANSFERS_MAX": 1, "WAIT_S": 0.05}) as a,
+        VaultProcess(tmp_path, "b", constants={"ANSWER_S": ANSWER_S}) as b,
+        as_worker(b),
+    ):
+        asyncio.run(crowd(a, b))
 
 
 def test_a_peer_that_sends_nothing_more_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,81 @@
+"""The workers of a node: what the orders of a large world say reaches their processes."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flowdist.control.protocol import agent_io as io
+from flowdist.control.protocol.effects import StartReplica
+from flowdist.control.protocol.ids import ReplicaId, SnapshotRef
+from flowdist.graph import NodeSpec, RoleSpec, SnapshotSpec
+from flowdist.runtime.agent.node_config import NodeConfig
+from flowdist.runtime.agent.worker_socket import WorkerSocket
+from flowdist.runtime.agent.workers import Workers
+from flowdist.runtime.gpus.guard import GpuGuard
+from flowdist.runtime.processes import spawn_protocol as spawner
+from flowdist.runtime.stores.stores import Stores
+from flowdist.runtime.wire.endpoint import Endpoint
+from flowdist.runtime.worker_env.environment import RunPaths
+from tests.control.harness import graph, r
+
+pytestmark = pytest.mark.real
+RANKS = 3000
+ASKING = (
+    "import json; from flowdist.worker.snapshots.vault_link import named_snapshot; print(json.dumps(named_snapshot()))"
+)
+
+
+class Sockets(WorkerSocket):
+    """The connections of workers that are told to go on in another attempt; `env` is what their environment has new."""
+
+    env: dict[str, str]
+
+    def resume(self, replica: ReplicaId, before: int, attempt: int, local_rank: int, env: dict[str, str]) -> None:
+        self.env = env
+
+
+def order(attempt: int, step: int) -> StartReplica:
+    """Return the order to go on from a snapshot of RANKS ranks, each of which two nodes hold."""
+    nodes = [f"node{number}" for number in range(RANKS)]
+    holders = tuple((node, after) for node, after in zip(nodes, nodes[1:] + nodes[:1], strict=True))
+    vaults = tuple((node, f"host-{node}.example.org:40000") for node in nodes)
+    snapshot = SnapshotRef(attempt, step, RANKS, holders, vaults)
+    world = ("trainer", attempt + 1, 7, RANKS, 7, RANKS, 7, RANKS, 7, "127.0.0.1", 29500)
+    return StartReplica("node7", r("trainer/7"), attempt, *world, snapshot=snapshot)
+
+
+def test_workers_of_a_large_world_know_who_holds_each_shard_when_they_start_and_when_they_go_on_in_place(
+    tmp_path: Path,
+) -> None:
+    async def spawn() -> tuple[spawner.Spawn, dict[str, str]]:
+        loop, ids, heard, sent = asyncio.get_running_loop(), itertools.count(), list[io.AgentInput](), list[object]()
+        config = NodeConfig(NodeSpec("node7"), 7, 1, str(tmp_path), "run", "", str(tmp_path), -1, -1)
+        role = RoleSpec("trainer", (sys.executable, "-c", ASKING), snapshots=SnapshotSpec(2, 10), warm=False)
+        paths = RunPaths(str(tmp_path), "run", str(tmp_path / "checkpoints"), "agent.sock", "vault.sock")
+        stores = Stores(loop, heard.append, Endpoint("127.0.0.1", 0), sent.append, ids, str(tmp_path), str(tmp_path))
+        sockets, gpus = Sockets(heard.append), GpuGuard(loop, (), heard.append)
+        workers = Workers(
+            config, graph(role), paths, heard.append, sent.append, sent.append, ids, sockets, gpus, stores
+        )
+        workers.spawn(order(1, 20), ())
+        (request,) = sent
+        assert isinstance(request, spawner.Spawn) and heard == []
+        workers.spawn(order(2, 30), (0,))
+        assert [type(each) for each in heard] == [io.WorkersSpawned] and len(sent) == 1
+        return request, sockets.env
+
+    request, changed = asyncio.run(spawn())
+    for env, attempt, step in ((request.env, 1, 20), ({**request.env, **changed}, 2, 30)):
+        found = subprocess.run(request.argv, env=env, stdout=subprocess.PIPE, check=True).stdout
+        generation, of_step, world_size, holders = json.loads(found)
+        assert (generation, of_step, world_size, len(holders)) == (attempt, step, RANKS, RANKS)
+        for rank, (first, second) in ((0, (0, 1)), (7, (7, 8)), (2999, (2999, 0))):
+            nodes = [f"node{first}", f"node{second}"]
+            assert holders[str(rank)] == [[node, f"host-{node}.example.org:40000"] for node in nodes]
