@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from flowdist.control.invariants import check_start
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import ReleaseCopies, SetBuddies, StartReplica
 from flowdist.control.protocol.ids import SnapshotRef
 from flowdist.control.snapshots.buddies import ring
+from flowdist.control.snapshots.checks import check_start
 from flowdist.graph import NodeSpec, SnapshotSpec
 from tests.control.harness import Talk, graph, r, restart, role
 
@@ -116,7 +116,7 @@ def test_r24_a_gang_goes_on_from_the_newest_whole_snapshot_and_the_user_is_told(
     assert "trainer goes on from memory: step 480 of generation 1, 3 shards, 2 copies each" in talk.texts()
     found = talk.starts[-1].snapshot
     assert found is not None and found.world_size == 3
-    assert found.holders == (("node0", "node1"), ("node1", "node2"), ("node2", "node0"))
+    assert found.holders() == [("node0", "node1"), ("node1", "node2"), ("node2", "node0")]
     assert found.vaults == (("node0", "127.0.0.1:7000"), ("node1", "127.0.0.1:7001"), ("node2", "127.0.0.1:7002"))
 
 
@@ -127,7 +127,7 @@ def test_r24_after_a_node_has_died_its_shards_are_with_its_buddy_for_a_world_of_
     found = talk.starts[-1].snapshot
     assert found is not None and (found.step, found.world_size) == (480, 3)
     assert talk.starts[-1].world_size == 2
-    assert found.holders == (("node0", "node1"), ("node1",), ("node0",))
+    assert found.holders() == [("node0", "node1"), ("node1",), ("node0",)]
     assert "trainer goes on from memory: step 480 of generation 1, 3 shards, 1 to 2 copies each" in talk.texts()
 
 
@@ -238,7 +238,7 @@ def test_r24_a_broken_copy_is_removed_and_the_other_one_is_read() -> None:
     talk.tell(ev.CopyBroken("trainer", 1, 480, 0, "node0", "wrong checksum"))
     talk.fail("trainer/0")
     found = talk.starts[-1].snapshot
-    assert found is not None and found.holders[0] == ("node1",)
+    assert found is not None and found.holders()[0] == ("node1",)
 
 
 def test_r24_when_the_snapshot_that_is_read_is_broken_all_ranks_go_on_from_the_next_one_free_of_charge() -> None:

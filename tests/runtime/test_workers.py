@@ -13,7 +13,7 @@ import pytest
 
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.effects import StartReplica
-from flowdist.control.protocol.ids import ReplicaId, SnapshotRef
+from flowdist.control.protocol.ids import ReplicaId, Shards, SnapshotRef
 from flowdist.graph import NodeSpec, RoleSpec, SnapshotSpec
 from flowdist.runtime.agent.node_config import NodeConfig
 from flowdist.runtime.agent.worker_socket import WorkerSocket
@@ -43,10 +43,9 @@ class Sockets(WorkerSocket):
 
 def order(attempt: int, step: int) -> StartReplica:
     """Return the order to go on from a snapshot of RANKS ranks, each of which two nodes hold."""
-    nodes = [f"node{number}" for number in range(RANKS)]
-    holders = tuple((node, after) for node, after in zip(nodes, nodes[1:] + nodes[:1], strict=True))
-    vaults = tuple((node, f"host-{node}.example.org:40000") for node in nodes)
-    snapshot = SnapshotRef(attempt, step, RANKS, holders, vaults)
+    vaults = tuple((f"node{number}", f"host-node{number}.example.org:40000") for number in range(RANKS))
+    shards = tuple(Shards(1, (number, (number + 1) % RANKS)) for number in range(RANKS))
+    snapshot = SnapshotRef(attempt, step, shards, vaults)
     world = ("trainer", attempt + 1, 7, RANKS, 7, RANKS, 7, RANKS, 7, "127.0.0.1", 29500)
     return StartReplica("node7", r("trainer/7"), attempt, *world, snapshot=snapshot)
 

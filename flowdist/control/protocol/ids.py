@@ -33,18 +33,34 @@ Activity = Literal["saving", "restoring"]  # what workers spend time on besides 
 Addresses = tuple[tuple[str, str], ...]  # ("ps:rpc", "host:port,host:port"): all replicas of a role, in order
 
 
-class SnapshotRef(msgspec.Struct, frozen=True):
-    """Snapshot from which a generation goes on (R24): the state of `world_size` ranks at a step of an earlier one.
+class Shards(NamedTuple):
+    """Shards of `ranks` ranks in a row that the same nodes hold, each node by its place among the vaults."""
 
-    `holders` are the nodes that hold the shard of each rank, in order of ranks, and `vaults` the names of all of these
-    nodes with the addresses of their vaults.
+    ranks: int
+    holders: tuple[int, ...]
+
+
+class SnapshotRef(msgspec.Struct, frozen=True):
+    """Snapshot from which a generation goes on (R24): the state of its ranks at a step of an earlier one.
+
+    `shards` says who holds the shard of each rank, in order of ranks, and `vaults` has the names of all of these nodes
+    with the addresses of their vaults. Every start order has it, so it is short: a node's ranks are together in it.
     """
 
     generation: int
     step: int
-    world_size: int
-    holders: tuple[tuple[NodeName, ...], ...]
+    shards: tuple[Shards, ...]
     vaults: Addresses
+
+    @property
+    def world_size(self) -> int:
+        """Return how many ranks have a shard."""
+        return sum([each.ranks for each in self.shards])
+
+    def holders(self) -> list[tuple[NodeName, ...]]:
+        """Return the nodes that hold the shard of each rank."""
+        names = [tuple(self.vaults[place][0] for place in each.holders) for each in self.shards]
+        return [found for each, found in zip(self.shards, names, strict=True) for _ in range(each.ranks)]
 
 
 class OfAttempt(msgspec.Struct, frozen=True):

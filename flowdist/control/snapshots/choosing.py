@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from flowdist.control.job.state import JobState, World
-from flowdist.control.protocol.ids import SnapshotRef
+from flowdist.control.protocol.ids import Shards, SnapshotRef
 from flowdist.control.rules import is_last_restart
 from flowdist.control.snapshots.keeping import candidate, give_up, release_old
 
@@ -21,16 +23,19 @@ def choose(job: JobState, world: World) -> SnapshotRef | None:
     snapshot = candidate(world)
     if snapshot is None:
         return None
-    holders = tuple(tuple(snapshot.copies[rank]) for rank in range(snapshot.world_size))
+    holders = [tuple(snapshot.copies[rank]) for rank in range(snapshot.world_size)]
     nodes = [job.nodes[name] for name in sorted({name for names in holders for name in names})]
+    places = {node.spec.name: place for place, node in enumerate(nodes)}
+    in_rows = [(len(list(row)), names) for names, row in groupby(holders)]
+    shards = tuple(Shards(ranks, tuple([places[name] for name in names])) for ranks, names in in_rows)
     vaults = tuple((node.spec.name, f"{node.address}:{node.vault_port}") for node in nodes)
-    world.reads = SnapshotRef(snapshot.generation, snapshot.step, snapshot.world_size, holders, vaults)
+    world.reads = SnapshotRef(snapshot.generation, snapshot.step, shards, vaults)
     release_old(job, world)
     if not any(id in job.suspended for id in world.members):
-        least, most = snapshot.least, max(map(len, holders))
+        least, most = snapshot.least, max([len(each.holders) for each in shards])
         many = f"{least} cop{'y' if most == 1 else 'ies'} each" if least == most else f"{least} to {most} copies each"
-        shards = f"{snapshot.world_size} shard{'s' * (snapshot.world_size > 1)}"
-        where = f"step {snapshot.step} of generation {snapshot.generation}, {shards}, {many}"
+        count = f"{snapshot.world_size} shard{'s' * (snapshot.world_size > 1)}"
+        where = f"step {snapshot.step} of generation {snapshot.generation}, {count}, {many}"
         job.decided("snapshot_chosen", world.name, f"{world.name} goes on from memory: {where}")
     return world.reads
 

@@ -266,7 +266,8 @@ class _Explanation:
             chosen = starts[-1].snapshot if starts else None
             tier, because = "checkpoint", "its latest checkpoint, if it has one: a shard of its newest snapshot is lost"
             if chosen is not None:
-                least, most = min(map(len, chosen.holders)), max(map(len, chosen.holders))
+                counts = [len(each.holders) for each in chosen.shards]
+                least, most = min(counts), max(counts)
                 many = f"{least} cop{'ies' if most > 1 else 'y'}" if least == most else f"{least} to {most} copies"
                 tier, because = "memory", f"its newest snapshot, of which each shard has {many} left"
             found += [{"role": role, "who": role, "tier": tier, "because": because}] if starts else []

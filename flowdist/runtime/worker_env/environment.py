@@ -164,7 +164,7 @@ def _flowdist_variables(
 def snapshot_content(snapshot: SnapshotRef) -> dict[str, Any]:
     """Return the snapshot from which a generation goes on, with the vaults that hold the shard of each rank."""
     vaults = dict(snapshot.vaults)
-    holders = {rank: [(node, vaults[node]) for node in nodes] for rank, nodes in enumerate(snapshot.holders)}
+    holders = {rank: [(node, vaults[node]) for node in nodes] for rank, nodes in enumerate(snapshot.holders())}
     of = {"generation": snapshot.generation, "step": snapshot.step, "world_size": snapshot.world_size}
     return {**of, "holders": holders}
 

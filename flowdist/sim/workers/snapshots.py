@@ -7,7 +7,7 @@ each in `size` / SENT_BYTES. What is lost on the way is not sent again: the next
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from flowdist.control.protocol import agent_io as io
 from flowdist.control.protocol.effects import StartReplica
@@ -119,7 +119,8 @@ class Snapshots:
             return None
         self._reading[start.replica, start.attempt] = 0
         wanted = self._wanted(node, start)
-        is_near = all(node.name in start.snapshot.holders[rank] for rank in wanted)
+        holders = start.snapshot.holders()
+        is_near = all(node.name in holders[rank] for rank in wanted)
         return self._ns(start, len(wanted), OWN_BYTES if is_near else SENT_BYTES)
 
     def read(self, node: SimNode, start: StartReplica, then: Callable[[SimNode, StartReplica], None]) -> bool:
@@ -131,7 +132,9 @@ class Snapshots:
         tries = self._reading.get(key)
         if tries is None:
             return True
-        found = [self._find(node, start, rank) for rank in self._wanted(node, start)]  # all of them: each may be broken
+        holders = start.snapshot.holders() if start.snapshot is not None else []
+        # all of them: each may be broken
+        found = [self._find(node, start, rank, holders[rank]) for rank in self._wanted(node, start)]
         if all(found):
             del self._reading[key]
             return True
@@ -147,12 +150,12 @@ class Snapshots:
         first = start.rank * size // start.world_size
         return range(first, max(first + 1, -(-(start.rank + ranks) * size // start.world_size)))
 
-    def _find(self, node: SimNode, start: StartReplica, rank: int) -> bool:
+    def _find(self, node: SimNode, start: StartReplica, rank: int, holders: Sequence[NodeName]) -> bool:
         """Return whether one of the holders of a shard can be reached, and has it; Violation if a copy is torn."""
         chosen = start.snapshot
         assert chosen is not None
         name = ShardName(start.world, chosen.generation, chosen.step, rank)
-        for holder in (self._nodes.get(each) for each in chosen.holders[rank]):
+        for holder in (self._nodes.get(each) for each in holders):
             if holder is None or not holder.is_alive or holder.is_paused:
                 continue
             if self._partitions.parts(node.name, holder.name) or not self._is_intact(holder, name):

@@ -210,8 +210,8 @@ class SnapshotJudge:
             self._complain(f"{start.replica} goes on from {found}, which nobody could read {UNREAD} times in a row")
         elif chosen is not None and wanted is not None:
             holders = [set(self.held[wanted][rank]) for rank in range(self.sizes[wanted])]
-            if [set(names) for names in chosen.holders] != holders or chosen.world_size != self.sizes[wanted]:
-                self._complain(f"{start.replica} reads {found} from {chosen.holders}, and it is held by {holders}")
+            if [set(names) for names in chosen.holders()] != holders or chosen.world_size != self.sizes[wanted]:
+                self._complain(f"{start.replica} reads {found} from {chosen.holders()}, and it is held by {holders}")
             if wanted.generation >= start.generation:
                 self._complain(f"{start.replica} goes on from {found}, which is not older than its generation")
             self.reading[start.world] = wanted
