@@ -33,11 +33,16 @@ class InMemory(TrainerCallback):  # type: ignore[misc]  # transformers has no ty
 
     def on_save(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
         folder = Path(args.output_dir, f"checkpoint-{state.global_step}")
-        worker.snapshot(state.global_step, {path.name: path.read_bytes() for path in folder.iterdir()})
+        worker.snapshot(state.global_step, {path.name: mapped(path) for path in folder.iterdir()})
         shutil.rmtree(args.output_dir)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
         worker.progress(state.global_step)
+
+
+def mapped(path: Path) -> torch.Tensor:
+    """Return the bytes of a file, which are copied when the vault takes them."""
+    return torch.from_file(str(path), size=path.stat().st_size, dtype=torch.uint8)
 
 
 def restored(output: Path) -> tuple[int, str | None]:
@@ -54,7 +59,7 @@ def restored(output: Path) -> tuple[int, str | None]:
     folder = output / f"checkpoint-{step}"
     folder.mkdir(parents=True)
     for name, content in {**of_all, **mine}.items():
-        (folder / name).write_bytes(content)
+        content.numpy().tofile(folder / name)
     return step, str(folder)
 
 
