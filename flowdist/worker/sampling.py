@@ -167,9 +167,13 @@ class Samples:
         ]
         return Batch(step, parts, self.seed)
 
-    def micro_batch_of(self, step: int, place: int) -> list[int]:
-        """Return the samples of one micro-batch of this rank, by its place among them. Loaders draw it ahead."""
-        return self._samples(step, self._begin(step)[0] + place)
+    def micro_batch_of(self, step: int, place: int, *, is_done: bool = False) -> list[int]:
+        """Return the samples of one micro-batch of this rank, by its place among them. Loaders draw it ahead.
+
+        One of a step that is done is drawn in order to be skipped: flowdist does not hear of it.
+        """
+        first, _ = share(self.parts, *self.share_now()) if is_done else self._begin(step)
+        return self._samples(step, first + place)
 
     def _begin(self, step: int) -> tuple[int, int]:
         """Note that this rank takes samples of a step, and return which micro-batches it has."""
@@ -181,7 +185,8 @@ class Samples:
         """Return a `batch_sampler` for a DataLoader: it yields this rank's micro-batches, from step `start` on.
 
         Args:
-            start: How many steps are done.
+            start: How many steps are done. A loader that draws them all the same in order to skip them, as
+                transformers' Trainer does within an epoch, does not take their samples.
             steps_per_epoch: How many steps one iteration has; the next one goes on behind it. None: as many as one
                 epoch of the dataset has in whole.
 
@@ -249,7 +254,7 @@ class Sampler:
             whole if steps_per_epoch is None else _whole("steps_per_epoch", steps_per_epoch, 1, STEP_MAX)
         )
         assert samples.accumulation > 0  # it raises if the ranks have different numbers
-        self._step = _whole("start", start, 0, STEP_MAX)
+        self._step = self._start = _whole("start", start, 0, STEP_MAX)
         self._parts = 0  # how many micro-batches of this rank are drawn of that step
 
     def __len__(self) -> int:
@@ -264,7 +269,7 @@ class Sampler:
         if self._parts >= count:
             self._step, self._parts = self._step + 1, 0
         while self._step < end:
-            part = self._samples.micro_batch_of(self._step, self._parts)
+            part = self._samples.micro_batch_of(self._step, self._parts, is_done=self._step < self._start)
             self._parts += 1
             if self._parts == count:
                 self._step, self._parts = self._step + 1, 0
@@ -277,6 +282,7 @@ class Sampler:
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Go on where `state_dict()` was called; with another number of ranks, at the beginning of its step."""
         self._step, self._parts = state["step"], state["parts"]
+        self._start = min(self._start, self._step)
 
 
 def share(parts: int, rank: int, ranks: int) -> tuple[int, int]:

@@ -31,6 +31,16 @@ def kill(*_, steps=count(1)):
         os.kill(os.getpid(), signal.SIGKILL)
 register_optimizer_step_post_hook(kill)
 """
+WAIT = """
+import time
+from itertools import count
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from flowdist import worker
+def wait(*_, steps=count(1)):
+    while next(steps) > 12 and worker.info().generation == 1:
+        time.sleep(0.01)
+register_optimizer_step_post_hook(wait)
+"""
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -72,9 +82,14 @@ def need(*packages: str) -> None:
 
 def script(folder: Path, example: str, step: int = 0, rank: int = 1) -> Path:
     """Write the example into the folder, with lines that kill a worker after a step if there is a step."""
+    return with_lines(folder, example, KILL.format(step=step, rank=rank) if step else "")
+
+
+def with_lines(folder: Path, example: str, lines: str) -> Path:
+    """Write the example into the folder, with lines before its own."""
     head, future, rest = (EXAMPLES / f"{example}.py").read_text().partition(FUTURE)
     path = folder / f"{example}.py"
-    path.write_text(head + future + (KILL.format(step=step, rank=rank) if step else "") + rest)
+    path.write_text(head + future + lines + rest)
     return path
 
 
@@ -117,6 +132,62 @@ def test_two_ranks_that_are_killed_and_one_that_goes_on_use_the_samples_of_one(
             with Job(folder, *words, verb="torchrun", env=environment(tmp_path)) as job:
                 assert (job.finish() == 0) == (step == 0) and job.alive() == [], job.text
                 ends += [float(line.split()[1]) for line in final(job)]
+    assert len(ends) == 2 and ends[1] == pytest.approx(ends[0], rel=1e-6)
+
+
+RANK, NODE = "trainer/1@step=trainer,12+1s", "node1@step=trainer,12+1s"  # the last snapshot is of step 10
+
+
+def in_memory(folder: Path, example: str, *words: str) -> Job:
+    """Start an example whose state is in memory. If there is a fault, generation 1 waits for it in step 13."""
+    folder.mkdir()
+    path = with_lines(folder, example, WAIT if "--fail" in words else "")
+    (folder / "topology.py").write_text((EXAMPLES / "memory_topology.py").read_text())
+    return Job(folder, "topology.py", "-p", f"script={path.name}", *words, env=environment(folder.parent))
+
+
+def said(job: Job, words: str) -> list[str]:
+    """Return what follows the words in the lines of the workers."""
+    return [line.partition(words)[2] for line in job.output if words in line and line.startswith("[trainer/")]
+
+
+@each_turn
+@pytest.mark.parametrize(
+    ("example", "packages"),
+    [
+        ("memory_hsdp", ()),
+        ("memory_tensor_parallel", ()),
+        ("memory_trainer", ("accelerate", "transformers")),
+        ("memory_lightning", ("lightning",)),
+    ],
+)
+def test_a_run_that_goes_on_from_memory_ends_equal_to_the_bit(
+    example: str, packages: tuple[str, ...], turn: int, tmp_path: Path
+) -> None:
+    need(*packages)
+    ends = []
+    for name, words in (("none", ()), ("rank", ("--fail", RANK)), ("node", ("--fail", NODE))):
+        with in_memory(tmp_path / name, example, *words) as job:
+            assert job.finish() == 0 and job.alive() == [], job.text
+        first, *later = [int(text.split()[0]) for text in said(job, "begins at step ")]
+        assert first == 0 and (later in ([5], [10]) if words else later == []), job.text
+        assert not any(line.startswith("flowdist") and "error: " in line for line in job.output), job.text
+        assert not list((tmp_path / name).rglob("checkpoint*/**/*")), "nothing is on the disk"
+        ends.append(said(job, "] final "))
+    assert len(ends[0]) == 1 and ends[0] == ends[1] == ends[2]
+
+
+def test_two_ranks_go_on_from_what_four_have_saved_by_hsdp(tmp_path: Path) -> None:
+    """Another number of ranks has other last digits of the sums."""
+    need()
+    ends = []
+    for name, words in (("four", ()), ("two", ("-p", "ranks=2:4", "-p", "nodes=2", "--fail", NODE))):
+        with in_memory(tmp_path / name, "memory_hsdp", *words) as job:
+            assert job.finish() == 0 and job.alive() == [], job.text
+        first, *later = said(job, "begins at step ")
+        assert first == "0 with 4 ranks", job.text
+        assert later in (["5 with 2 ranks"], ["10 with 2 ranks"]) if words else later == [], job.text
+        ends += [float(text.split()[0]) for text in said(job, "] final ")]
     assert len(ends) == 2 and ends[1] == pytest.approx(ends[0], rel=1e-6)
 
 

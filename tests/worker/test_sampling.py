@@ -157,6 +157,15 @@ def test_a_sampler_yields_the_micro_batches_of_its_rank_epoch_by_epoch() -> None
     assert [*sampler] == mine[:6]
 
 
+def test_flowdist_does_not_hear_of_steps_that_a_loader_draws_in_order_to_skip_them() -> None:
+    samples = Told(100, global_batch=20)
+    sampler = samples.sampler(7)
+    sampler.set_epoch(1)  # as transformers' Trainer does, which then skips what is done of the epoch
+    drawn = [*sampler]
+    assert [message["begin"] for message in samples.messages] == [7]
+    assert drawn == [samples.batch(step).samples for step in range(5, 10)]
+
+
 def test_a_sampler_goes_on_with_another_number_of_ranks_where_it_was() -> None:
     before = of(0, 2, 30, 12, 2).sampler()
     drawn = iter(before)
