@@ -13,6 +13,7 @@ from flowdist.advice.alternatives import (
     Change,
     Compile,
     Lever,
+    between_restarts_ns,
     changed,
     changes_of,
     interval_change,
@@ -230,9 +231,8 @@ def _best(tried: Sequence[Tried]) -> Tried | None:
 
 def _daly_ns(role: RoleSpec, today: Sequence[Outcome]) -> float | None:
     """Return the best interval by Daly's formula for the restarts of today's runs; None without a restart."""
-    restarts = sum(max(0, outcome.generations[role.name] - 1) for outcome in today)
-    lasted_ns = sum(outcome.lasted_ns for outcome in today)
-    return daly_ns(role.workload.blocking_ns, lasted_ns / restarts) if restarts else None
+    between_ns = between_restarts_ns(role, today)
+    return daly_ns(role.workload.blocking_ns, between_ns) if between_ns is not None else None
 
 
 def _notes(job: Experiment, measured: Sequence[Measured]) -> list[str]:

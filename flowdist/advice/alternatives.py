@@ -12,12 +12,18 @@ from flowdist.faults.kinds import having
 from flowdist.graph import RoleGraph, RoleSpec, format_duration
 from flowdist.graph.capacity import fits, needed, offered, slots
 from flowdist.graph.units import DAY
+from flowdist.report.goodput import daly_ns
 from flowdist.sim.experiment.experiment import Experiment
 from flowdist.sim.experiment.outcome import Outcome
+from flowdist.sim.user_code.workload import copy_ns
 
-# minimum: also shrink or wait; patience: pending_timeout; budget: max_restarts. The last two are for jobs that fail.
-Lever = Literal["interval", "minimum", "spares", "scope", "lease", "heartbeat", "patience", "budget"]
+# minimum: also shrink or wait; snapshots: how many steps from one to the next; patience: pending_timeout; budget:
+# max_restarts. The last two are for jobs that fail.
+Lever = Literal[
+    "interval", "snapshots", "copies", "minimum", "spares", "scope", "lease", "heartbeat", "patience", "budget"
+]
 LEVERS: tuple[Lever, ...] = get_args(Lever)
+COPIES_MAX = 3  # of a shard: more are not tried
 MANY = 200  # nodes: from here on, spare nodes are tried by the per cent as well
 
 # Compiles the topology with more texts of --set, and another number of nodes (None: that of today).
@@ -64,6 +70,7 @@ def changes_of(job: Experiment, today: list[Outcome]) -> Iterator[Change]:
     What helps a job that fails is tried only if one of the outcomes `today` has failed.
     """
     role = leading_role(job.graph)
+    yield from _snapshots(job.graph, role, today)
     yield from _minimum(role)
     yield from _spares(job.graph, role)
     yield from _scope(role)
@@ -78,6 +85,37 @@ def changes_of(job: Experiment, today: list[Outcome]) -> Iterator[Change]:
         ]
         for other in spent or [role]:
             yield from _budget(other)
+
+
+def _snapshots(graph: RoleGraph, role: RoleSpec, today: Sequence[Outcome]) -> Iterator[Change]:
+    """Yield other numbers of steps from one snapshot in memory to the next, and other numbers of copies.
+
+    They lie around today's, and around the best one by Daly's formula: a snapshot costs the time of its copy.
+    """
+    spec = role.snapshots
+    if spec is None:
+        return
+    between_ns = between_restarts_ns(role, today)
+    blocks_ns = copy_ns(role) * spec.every
+    best = daly_ns(blocks_ns, between_ns) / role.workload.step_ns if between_ns is not None else spec.every
+    numbers = [round(around * factor) for around in (best, spec.every) for factor in (0.5, 1, 2)]
+    names = graph.mates_of(role.name)
+    who = " and ".join(names)
+    for number in sorted({min(max(1, number), role.workload.steps) for number in numbers} - {spec.every}):
+        sets = tuple(f"{name}.snapshots.every={number}" for name in names)
+        steps = f"{number} step{'s' * (number > 1)}"
+        what = f"{who} take{'s' * (len(names) == 1)} snapshots every"
+        yield Change("snapshots", what, f"{spec.every} step{'s' * (spec.every > 1)}", steps, sets)
+    for number in range(1, min(COPIES_MAX, len(graph.cluster.nodes)) + 1):
+        if number != spec.copies:
+            sets = tuple(f"{name}.snapshots.copies={number}" for name in names)
+            yield Change("copies", f"copies of a shard of {who}", str(spec.copies), str(number), sets)
+
+
+def between_restarts_ns(role: RoleSpec, today: Sequence[Outcome]) -> float | None:
+    """Return how long today's runs have lasted from one restart of a role to the next; None without a restart."""
+    restarts = sum(max(0, outcome.generations[role.name] - 1) for outcome in today)
+    return sum(outcome.lasted_ns for outcome in today) / restarts if restarts else None
 
 
 def _minimum(role: RoleSpec) -> Iterator[Change]:

@@ -12,6 +12,6 @@ def topology(copies: int = 2, nodes: int = 4) -> Topology:
         replicas=f"1:{nodes}",
         snapshots=Snapshots(copies=copies, every=20, apart="rack", size="200MB"),
         restart=Restart(max_restarts=5, within="1h"),
-        workload=Workload(steps=600, checkpoint_every="200s", restore_time="30s"),
+        workload=Workload(steps=600, checkpoint_every="201s", restore_time="30s"),
     )
     return t

@@ -287,3 +287,24 @@ def test_roles_of_a_joint_world_save_together() -> None:
     assert change.what == "ps and trainer save every"
     compiled, replaced = case.compile(change.sets, None), with_interval(graph, leading_role(graph), 90 * SECOND)
     assert compiled == replaced != graph
+
+
+@pytest.mark.parametrize(("lever", "today"), [("snapshots", "every=4"), ("copies", "copies=1")])
+def test_the_steps_between_snapshots_and_the_number_of_copies_are_advised(lever: Lever, today: str) -> None:
+    """With 4 GB a copy takes as long as a step; with one copy, a lost node costs all work since the checkpoint."""
+    load = ("steps=20000", "checkpoint_every=10m")
+    sets = (f"trainer.snapshots.{today}", "trainer.snapshots.size=4GB", *(f"trainer.workload.{each}" for each in load))
+    more = ("trainer.restart.max_restarts=40", "trainer.restart.within=1d")
+    advice = Case("sharded.py", "node-kill=10/node-day/2m", sets=(*sets, *more), until=90 * MINUTE).advise(
+        lever, seeds=2
+    )
+    (one,) = advice.measured
+    (change,) = one.changes
+    assert int(change.proposed.split()[0]) > int(change.today.split()[0]) and one.gain.goodput.mean > 0.05
+    assert change.words == ["--set", f"trainer.snapshots.{today.partition('=')[0]}={change.proposed.split()[0]}"]
+
+
+def test_a_job_without_snapshots_is_not_asked_about_them() -> None:
+    case = week("node-kill=5/node-day/10m")
+    today = play(case.job, case.mode, [1])
+    assert {"snapshots", "copies"}.isdisjoint(change.lever for change in changes_of(case.job, today))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from flowdist.control.protocol.effects import Decided, StartReplica
 from flowdist.faults.grammar import Plan, parse_fault
@@ -14,15 +15,19 @@ from flowdist.record.status import RecentDecisions, status_of
 from flowdist.report.record.state import state_text
 from flowdist.sim.engine.vault import ShardName
 from flowdist.sim.simulation import SimResult, Simulation
+from flowdist.sim.user_code.workload import COPIED_BYTES
 from tests.choosing import examples
 from tests.proofs.judge.snapshots import snapshot_complaints
 
 SIZE = 200_000_000  # 47 ms to the own vault, 187 ms to a buddy
+COPY_NS = SIZE * SECOND // COPIED_BYTES // 20  # that is waited for in each step, of one worker on a node
 SHARES = 8  # parts of the histories, each a test of its own
 
 
 def job(copies: int = 2, nodes: int = 3, procs: int = 1, steps: int = 200, least: int = 1) -> RoleGraph:
-    load = WorkloadSpec(steps=steps, checkpoint_every_ns=100 * SECOND, restore_ns=30 * SECOND, startup_spread=0.0)
+    load = WorkloadSpec(
+        steps=steps, checkpoint_every_ns=100 * (SECOND + COPY_NS), restore_ns=30 * SECOND, startup_spread=0.0
+    )
     role = RoleSpec(
         "trainer",
         ("true",),
@@ -60,7 +65,20 @@ def resumed(result: SimResult) -> list[int | None]:
 def test_after_the_loss_of_a_node_the_steps_since_the_last_snapshot_are_lost_and_no_others() -> None:
     result = simulated(job(), "node2@153s")
     assert resumed(result) == [140]
-    assert result.models["trainer"].lost_steps == 6, "153 s are 5 s of start-up, 1 s of a checkpoint and 146 steps"
+    assert result.models["trainer"].lost_steps == 6, (
+        "153 s are 5 s of start-up, 1 s of a checkpoint and 146 steps of 1.0023 s"
+    )
+
+
+def test_training_waits_for_the_copies_of_snapshots_which_count_as_checkpoint() -> None:
+    seldom = job(steps=90)
+    spec = SnapshotSpec(2, 1, "rack", COPIED_BYTES)  # a second in each step, which takes one itself
+    often = replace(seldom, roles=(replace(seldom.roles[0], snapshots=spec),))
+    most, least = (simulated(each).spent["trainer"] for each in (often, seldom))
+    assert most["productive"] == pytest.approx(3 * 90 * SECOND, rel=1e-6)
+    assert most["checkpoint"] - least["checkpoint"] == pytest.approx(3 * 90 * (SECOND - COPY_NS), rel=0.02)
+    crash = simulated(often, "trainer/1@60s").spent["trainer"]
+    assert crash["lost work"] < 3 * 4 * SECOND, "a step and its copy at most"
 
 
 def test_a_world_without_snapshots_goes_back_to_its_checkpoint() -> None:
@@ -70,29 +88,29 @@ def test_a_world_without_snapshots_goes_back_to_its_checkpoint() -> None:
 
 @pytest.mark.parametrize(
     ("at", "step"),
-    [("146.04s", 120), ("146.07s", 140), ("146.2s", 140)],  # the snapshot of step 140 begins at 146 s
+    [("146.37s", 120), ("146.4s", 140), ("146.53s", 140)],  # the snapshot of step 140 begins at 146.33 s
 )
 def test_a_worker_that_dies_while_it_saves_leaves_a_torn_copy_that_nobody_reads(at: str, step: int) -> None:
     assert resumed(simulated(job(), f"trainer/1@{at}")) == [step]
 
 
 def test_a_node_that_dies_before_its_buddy_has_the_copy_takes_the_snapshot_with_it() -> None:
-    assert resumed(simulated(job(), "node1@146.15s")) == [120]
-    assert resumed(simulated(job(), "node1@146.25s")) == [140]
+    assert resumed(simulated(job(), "node1@146.48s")) == [120]
+    assert resumed(simulated(job(), "node1@146.58s")) == [140]
 
 
 def test_a_buddy_that_cannot_be_reached_gets_no_copy_and_the_next_snapshot_is_sent_again() -> None:
     graph = job(nodes=2)
-    assert resumed(simulated(graph, "node0@146.1s:partition=node1/2s", "node1@155s")) == [120]
-    assert resumed(simulated(graph, "node0@146.1s:partition=node1/2s", "node1@175s")) == [160]
+    assert resumed(simulated(graph, "node0@146.43s:partition=node1/2s", "node1@155s")) == [120]
+    assert resumed(simulated(graph, "node0@146.43s:partition=node1/2s", "node1@175s")) == [160]
 
 
 def test_a_paused_node_completes_its_copies_when_it_resumes() -> None:
-    assert resumed(simulated(job(), "node1@146.02s:pause/1s", "trainer/0@148s")) == [140]
+    assert resumed(simulated(job(), "node1@146.35s:pause/1s", "trainer/0@148.3s")) == [140]
 
 
 def test_a_controller_that_dies_and_returns_knows_the_copies() -> None:
-    assert resumed(simulated(job(), "controller@146.1s", "node2@153s")) == [140]
+    assert resumed(simulated(job(), "controller@146.43s", "node2@153s")) == [140]
 
 
 def test_broken_copies_are_found_when_they_are_read_and_all_ranks_read_another_state() -> None:

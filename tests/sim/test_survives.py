@@ -8,16 +8,16 @@ import pytest
 from msgspec.structs import replace
 
 from flowdist.graph import SnapshotSpec
-from tests.sim.test_snapshots import job, resumed, simulated, texts
+from tests.sim.test_snapshots import SIZE, job, resumed, simulated, texts
 
 PAGE = (Path(__file__).parents[2] / "docs/survives.md").read_text(encoding="utf-8")
 COLUMNS = {
     "no snapshots": None,
-    "`copies=1`": SnapshotSpec(1, 20),
-    "`copies=2`": SnapshotSpec(2, 20),
-    '`copies=2, apart="rack"`': SnapshotSpec(2, 20, "rack"),
-    "`copies=3`": SnapshotSpec(3, 20),
-    '`copies=3, apart="rack"`': SnapshotSpec(3, 20, "rack"),
+    "`copies=1`": SnapshotSpec(1, 20, size=SIZE),
+    "`copies=2`": SnapshotSpec(2, 20, size=SIZE),
+    '`copies=2, apart="rack"`': SnapshotSpec(2, 20, "rack", SIZE),
+    "`copies=3`": SnapshotSpec(3, 20, size=SIZE),
+    '`copies=3, apart="rack"`': SnapshotSpec(3, 20, "rack", SIZE),
 }
 AT = "153s"  # step 146: the last snapshot is of step 140, the last checkpoint of step 100
 LOSSES = {

@@ -23,6 +23,7 @@ from flowdist.faults.grammar import Fault, Plan
 from flowdist.graph import RoleGraph, RoleSpec, WorkloadSpec, format_duration, parse_duration
 from flowdist.record.journal import FaultLine, Record
 from flowdist.sim.result import SimResult
+from flowdist.sim.user_code.workload import copy_ns
 
 SPREAD = 1.2  # what a part of the work may take longer than nominally
 
@@ -133,7 +134,7 @@ def _cycle_ns(graph: RoleGraph, spec: RoleSpec) -> int:
 
 def _work_ns(graph: RoleGraph, spec: RoleSpec) -> int:
     load = spec.workload
-    steps = load.steps * spec.longest_step_ns
+    steps = load.steps * (spec.longest_step_ns + copy_ns(spec))
     works = load.warmup_ns + steps + steps // load.checkpoint_every_ns * load.blocking_ns + load.finish_ns
     return load.startup_ns + load.restore_ns + round(_slowest(graph, spec) * works)
 

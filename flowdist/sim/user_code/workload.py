@@ -17,9 +17,11 @@ from msgspec.structs import replace
 
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import ReplicaId
-from flowdist.graph import RoleGraph, RoleSpec, WorkloadSpec
+from flowdist.graph import SECOND, RoleGraph, RoleSpec, WorkloadSpec
 
 EVEN = Fraction(1)  # the factor of a member or a disk that takes as long as its workload says
+COPIED_BYTES = 4 << 30  # a second: from the workers of a node to its vault
+USUAL_SIZE = 1 << 30  # bytes of a shard of which the size is not known
 PACES = 1_000_000  # a drawn slow-down is rounded to one part in so many
 
 
@@ -33,11 +35,15 @@ class Done(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """Steps of a generation, by *position*: nominal time in ns since the first, of work and what checkpoints block."""
+    """Steps of a generation, by *position*: nominal time in ns since the first, of work and what checkpoints block.
+
+    The copies of snapshots count as a part of each step, the same of all.
+    """
 
     load: WorkloadSpec
     first: int  # the step from which the generation began
     ns: int  # the time of a step in its size
+    copy_ns: int = 0  # the part of it that copies snapshots
 
     def position_of(self, step: int) -> int:
         """Return the position at which so many steps of the task are done."""
@@ -90,6 +96,13 @@ def world_model(roles: Sequence[RoleSpec]) -> WorldModel:
 def pace_of(load: WorkloadSpec, drawn: float) -> Fraction:
     """Return how many times longer than nominal a worker takes for a step that has drawn a number from 0 to 1."""
     return 1 + Fraction(round(load.step_spread * drawn * PACES), PACES)
+
+
+def copy_ns(role: RoleSpec) -> int:
+    """Return how long (ns) the workers of a role wait in each step, on average, while their snapshots are copied."""
+    if role.snapshots is None:
+        return 0
+    return role.procs * (role.snapshots.size or USUAL_SIZE) * SECOND // COPIED_BYTES // role.snapshots.every
 
 
 def _work_ns(role: RoleSpec) -> int:
@@ -147,6 +160,7 @@ class WorldModel:
     _waited_ns: int = 0  # how long this generation has waited for slow disks
     _blocking_ns: int = 0  # `pace.workload.blocking_ns`, copied for speed
     _cycle_ns: int = 0  # `pace.workload.cycle_ns`, copied for speed
+    _copy_ns: int = 0  # `copy_ns(pace)`
     _shares: dict[str, Fraction] = field(default_factory=dict)  # the part of a step in which each role works
     _kept: int = 0  # the step of the last generation up to which its steps do not count as lost
     _slowest: tuple[Fraction, Fraction] | None = None  # what `_factors` returns; None: it has to be computed
@@ -157,7 +171,8 @@ class WorldModel:
         for name, role in self.roles.items() if len(self.roles) > 1 else ():
             self._shares[name] = Fraction(_work_ns(role), _work_ns(self.pace))
         self._blocking_ns, self._cycle_ns = load.blocking_ns, load.cycle_ns
-        self.steps = Steps(load, 0, load.step_ns)
+        self._copy_ns = copy_ns(self.pace)
+        self.steps = Steps(load, 0, load.step_ns + self._copy_ns, self._copy_ns)
 
     @property
     def durable(self) -> int:
@@ -263,7 +278,7 @@ class WorldModel:
             first = max(self.durable, self.in_memory)
         self.begun_ns, self._slowest = now, None
         self._keep_up_to(first, now)
-        self.steps = Steps(self.pace.workload, first, self._step_ns())
+        self.steps = Steps(self.pace.workload, first, self._step_ns() + self._copy_ns, self._copy_ns)
         names = dict.fromkeys([member.role for member in self.cold])
         self.warmup_ns = max([self.roles[name].workload.warmup_ns for name in names], default=0)
         self._since_ns, self._base_ns = now, -self.warmup_ns
@@ -292,6 +307,8 @@ class WorldModel:
     def split(self, now: int) -> tuple[int, int, int]:
         """Return how long (ns) this generation has warmed up and done steps, both nominal, and waited for checkpoints.
 
+        To copy a snapshot counts as waiting for a checkpoint.
+
         What slow members, stalls, a stop at an agreed step and `finishing_ns` add is in none of the three.
         """
         load, position = self.pace.workload, self._position(now) - self.finishing_ns(now)
@@ -300,7 +317,9 @@ class WorldModel:
         cycles, rest = divmod(position, self._cycle_ns)
         checkpoint = cycles * self._blocking_ns + max(0, rest - load.checkpoint_every_ns)
         waited = self._way(now) - self.finishing_ns(now) - position
-        return self.warmup_ns, position - checkpoint, checkpoint + waited
+        work = position - checkpoint
+        copied = work * self.steps.copy_ns // self.steps.ns
+        return self.warmup_ns, work - copied, checkpoint + copied + waited
 
     def finishing_ns(self, now: int) -> int:
         """Return the nominal time, in ns, for which workers have been ending since the last step."""

@@ -1,8 +1,9 @@
 """Snapshots of simulated gangs: when they are taken, copied to buddies, and read (R24).
 
-Workers step on while copies are made. The copy on the own node is complete `size` / OWN_BYTES after the step, if the
-worker lives until then; else it is torn, and never acknowledged. Then the vault sends it to one buddy after the other,
-each in `size` / SENT_BYTES. What is lost on the way is not sent again: the next snapshot is.
+The copy on the own node is complete `size` / COPIED_BYTES after the step, if the worker lives until then; else it is
+torn, and never acknowledged. Training waits for it: each step is longer by its part of that. Then the vault sends the
+copy to one buddy after the other, each in `size` / SENT_BYTES. What is lost on the way is not sent again: the next
+snapshot is.
 """
 
 from __future__ import annotations
@@ -17,11 +18,10 @@ from flowdist.sim.engine.context import Context
 from flowdist.sim.engine.node import SimNode
 from flowdist.sim.engine.queue import Violation
 from flowdist.sim.engine.vault import Shard, ShardName
-from flowdist.sim.user_code.workload import WorldModel
+from flowdist.sim.user_code.workload import COPIED_BYTES, USUAL_SIZE, WorldModel
 from flowdist.sim.workers.worlds import Partitions
 
-OWN_BYTES, SENT_BYTES = 4 << 30, 1 << 30  # a second: from a worker to the vault of its node, and from node to node
-USUAL_SIZE = 1 << 30  # bytes of a shard of which the size is not known
+SENT_BYTES = 1 << 30  # a second: from node to node
 READ_AGAIN_NS, READS_MAX = SECOND, 600  # how long until a shard that cannot be read is tried again, and how often
 
 
@@ -56,7 +56,7 @@ class Snapshots:
             if node.is_alive and node.workers.get(key) and key not in node.hung:
                 names = _shards(start, node, step)
                 node.vault.held.update({name: Shard() for name in names})
-                self._queue.after(self._ns(start, len(names), OWN_BYTES), self._saved, node, start, names)
+                self._queue.after(self._ns(start, len(names), COPIED_BYTES), self._saved, node, start, names)
         self.plan(world, model)
 
     def _saved(self, node: SimNode, start: StartReplica, names: list[ShardName]) -> None:
@@ -121,7 +121,7 @@ class Snapshots:
         wanted = self._wanted(node, start)
         holders = start.snapshot.holders()
         is_near = all(node.name in holders[rank] for rank in wanted)
-        return self._ns(start, len(wanted), OWN_BYTES if is_near else SENT_BYTES)
+        return self._ns(start, len(wanted), COPIED_BYTES if is_near else SENT_BYTES)
 
     def read(self, node: SimNode, start: StartReplica, then: Callable[[SimNode, StartReplica], None]) -> bool:
         """Return whether an attempt has its state: it read none, or now all shards that it needs.
