@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import ReleaseCopies, SetBuddies, StartReplica
 from flowdist.control.protocol.ids import SnapshotRef
-from flowdist.control.snapshots.buddies import ring
+from flowdist.control.snapshots.buddies import buddies
 from flowdist.control.snapshots.checks import check_start
 from flowdist.graph import NodeSpec, SnapshotSpec
 from tests.control.harness import Talk, graph, r, restart, role
@@ -60,14 +64,50 @@ def released(talk: Talk) -> list[tuple[str, int]]:
     return [(each.node, each.step) for each in talk.effects if isinstance(each, ReleaseCopies)]
 
 
-def test_r24_buddies_are_the_next_nodes_of_a_ring_and_in_other_racks_where_there_are_some() -> None:
-    plain = [(name, name) for name in "abcd"]
-    assert ring(plain, 1) == dict.fromkeys("abcd", ())
-    assert ring(plain, 3) == {"a": ("b", "c"), "b": ("c", "d"), "c": ("d", "a"), "d": ("a", "b")}
+def test_r24_buddies_form_groups_of_as_many_nodes_as_there_are_copies_in_other_racks_where_there_are_some() -> None:
+    plain = [(name, name) for name in "abcdef"]
+    assert buddies(plain, 1) == dict.fromkeys("abcdef", ())
+    pairs = {"a": ("b",), "b": ("a",), "c": ("d",), "d": ("c",), "e": ("f",), "f": ("e",)}
+    assert buddies(plain, 2) == pairs
+    assert buddies(plain, 3)["b"] == ("c", "a") and buddies(plain, 3)["e"] == ("f", "d")
     racked = [("a", "r1"), ("b", "r1"), ("c", "r2"), ("d", "r2")]
-    assert ring(racked, 2) == {"a": ("c",), "c": ("b",), "b": ("d",), "d": ("a",)}
-    assert ring(racked, 3)["a"] == ("c", "b"), "there are only two racks: the third copy is on the next node"
-    assert ring([("a", "a")], 2) == {"a": ()}
+    assert buddies(racked, 2) == {"a": ("c",), "c": ("a",), "b": ("d",), "d": ("b",)}
+    assert buddies(racked, 3)["a"] == ("c", "b"), "there are only two racks: the third copy is on the next node"
+    assert buddies([("a", "a")], 2) == {"a": ()}
+
+
+def test_r24_nodes_that_are_too_many_for_a_group_form_a_ring_with_the_last_one() -> None:
+    plain = [(name, name) for name in "abcde"]
+    assert buddies(plain, 2) == {"a": ("b",), "b": ("a",), "c": ("d",), "d": ("e",), "e": ("c",)}
+    uneven = [("a", "r1"), ("b", "r1"), ("c", "r1"), ("d", "r2")]
+    assert buddies(uneven, 2) == {"a": ("d",), "d": ("b",), "b": ("d",), "c": ("d",)}, "all have a copy in another rack"
+
+
+def test_r24_groups_stay_as_they_are_when_other_nodes_come_and_go() -> None:
+    plain = [(name, name) for name in "abcdef"]
+    before = buddies(plain, 2)
+    assert buddies(plain[1:], 2, before) == {"c": ("d",), "d": ("c",), "b": ("e",), "e": ("f",), "f": ("b",)}
+    came = [*plain[1:], ("g", "g")]
+    assert buddies(came, 2, before) == {**{name: before[name] for name in "cdef"}, "b": ("g",), "g": ("b",)}
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=17), st.integers(1, 4), st.data())
+def test_r24_each_node_has_as_many_buddies_as_it_can_and_holds_as_much_as_others(
+    racks: list[int], copies: int, data: st.DataObject
+) -> None:
+    nodes = [(f"n{number}", f"r{rack}") for number, rack in enumerate(racks)]
+    gone = data.draw(st.sets(st.sampled_from(nodes), max_size=3)) if len(nodes) > 3 else set()
+    left = [node for node in nodes if node not in gone]
+    for given_nodes, before in ((nodes, None), (left, buddies(nodes, copies))):
+        places, found = dict(given_nodes), buddies(given_nodes, copies, before)
+        assert found.keys() == places.keys()
+        for name, others in found.items():
+            assert len(set(others) - {name}) == len(others) == min(copies, len(places)) - 1
+            if before is None:
+                assert len({places[each] for each in (name, *others)}) == min(copies, len(set(places.values())))
+        if len(set(places.values())) == len(places):  # each node is a place of its own
+            held = Counter(each for others in found.values() for each in others)
+            assert set(held.values()) <= {min(copies, len(places)) - 1}
 
 
 def test_r24_vaults_are_told_their_buddies_when_a_world_forms_and_when_its_nodes_change() -> None:

@@ -262,7 +262,7 @@ MUTANTS: tuple[Mutant, ...] = (
     M("release-full", "R24", "the last snapshot with all of its copies is released for one with fewer",
       "snapshots.keeping:kept_snapshots", "{*full, *whole, ", "{*whole, ", "snapshots"),
     M("own-buddy", "R24", "a node is its own buddy",
-      "snapshots.buddies:ring", "range(i + 1, i + len(nodes))", "range(i, i + len(nodes) - 1)", "snapshots"),
+      "snapshots.buddies:buddies", "(*group[i + 1 :], *group[:i])", "tuple(group[1:])", "snapshots"),
     M("bad-gpu-again", "GPU", "a GPU that failed is assigned again",
       "placement.placement:_given_back", "return without(add(left, role.need, devices), tuple(node.bad_gpus))",
       "return add(left, role.need, devices)"),

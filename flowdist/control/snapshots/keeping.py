@@ -15,7 +15,7 @@ from flowdist.control.job.state import JobState, Snapshot, World
 from flowdist.control.protocol.effects import ReleaseCopies, SetBuddies
 from flowdist.control.protocol.ids import NodeName, WorldName
 from flowdist.control.rules import SNAPSHOT_LOST
-from flowdist.control.snapshots.buddies import place_of, ring
+from flowdist.control.snapshots.buddies import buddies, place_of
 
 
 def worlds_with_snapshots(job: JobState) -> list[World]:
@@ -122,9 +122,11 @@ def buddies_of(job: JobState, world: World) -> dict[NodeName, SetBuddies]:
     nodes.sort(key=lambda node: node.order)
     places = [(node.spec.name, place_of(node.spec.name, node.spec.labels, spec.apart)) for node in nodes]
     addresses = {node.spec.name: f"{node.address}:{node.vault_port}" for node in nodes}
+    before = {name: [buddy for buddy, _ in order.buddies] for name, order in world.buddies.items()}
+    found = buddies(places, spec.copies, before)
     return {
-        name: SetBuddies(name, world.name, tuple((each, addresses[each]) for each in buddies))
-        for name, buddies in ring(places, spec.copies).items()
+        name: SetBuddies(name, world.name, tuple((each, addresses[each]) for each in of_node))
+        for name, of_node in found.items()
     }
 
 
