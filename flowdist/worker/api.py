@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from flowdist.worker.agent_link import info, is_managed, link, stop_agreement
 from flowdist.worker.save_timer import save_timer
-from flowdist.worker.snapshots.vault_link import named_snapshot
+from flowdist.worker.snapshots.vault_link import has_vault, named_snapshot
 from flowdist.worker.step_counter import step_counter
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ def peers_among(known: Mapping[str, list[str]], role: str, port: str) -> list[st
     return known[key]
 
 
-def commit(path: str | os.PathLike[str], *, step: int = 0) -> bool:
+def commit(path: str | os.PathLike[str], *, step: int | None = None) -> bool:
     """Publish a complete checkpoint as the latest one.
 
     First write the checkpoint under a name of its own and force it to the disk (`os.fsync`), then commit. After a crash
@@ -259,13 +259,14 @@ def commit(path: str | os.PathLike[str], *, step: int = 0) -> bool:
 
     Args:
         path: The file or folder of the checkpoint. A relative path starts at the current folder.
-        step: The step whose state the checkpoint has.
+        step: The step whose state the checkpoint has; None: not known, which counts as 0. A role with `snapshots=`
+            has to say it: of the two, a restart takes what is further.
 
     Returns:
         True if the checkpoint is the latest one now; False if this worker's generation is over. Without flowdist, True.
 
     Raises:
-        ValueError: if the path is empty.
+        ValueError: if the path is empty, or the step is missing where the role has snapshots in memory.
         FileNotFoundError: if there is no such file or folder, from which a worker could resume.
         RuntimeError: if another run owns the folder of checkpoints; see docs/resume.md.
         TimeoutError: if there is no answer within 30 s; the checkpoint may have been accepted or not.
@@ -275,11 +276,17 @@ def commit(path: str | os.PathLike[str], *, step: int = 0) -> bool:
     path = str(Path(path).absolute())
     if not Path(path).exists():
         raise FileNotFoundError(f"commit({path!r}): there is no such file or folder; write the checkpoint first")
+    if step is None and has_vault():
+        raise ValueError(
+            f"commit({path!r}): this role has snapshots= in memory, and a restart goes on from what is further: "
+            "say which step the checkpoint has, as in commit(path, step=step)"
+        )
+    step = int(step or 0)
     if not is_managed():
         _publish_alone(path, step)
         return True
     with save_timer.block("saving"):
-        return link.commit({"path": path, "step": int(step), "generation": info().generation})
+        return link.commit({"path": path, "step": step, "generation": info().generation})
 
 
 def latest(of: str | None = None) -> Path | None:

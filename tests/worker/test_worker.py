@@ -104,6 +104,16 @@ def test_commit_is_answered(managed: AgentSide, tmp_path: Path, monkeypatch: pyt
     assert managed.wait_for(2)[1] == {"commit": {"path": f"{tmp_path}/step-5", "step": 5, "generation": 7}}
 
 
+def test_where_a_role_has_snapshots_a_commit_has_to_say_its_step(
+    managed: AgentSide, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLOWDIST_VAULT", str(tmp_path / "vault.sock"))
+    with pytest.raises(ValueError, match=r"say which step the checkpoint has, as in commit\(path, step=step\)"):
+        worker.commit(tmp_path)
+    assert worker.commit(tmp_path, step=0) is True
+    assert len(managed.wait_for(2)) == 2
+
+
 def test_nothing_is_published_that_is_not_there(managed: AgentSide, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"commit\('.*/step-5'\): there is no such file or folder"):
         worker.commit(tmp_path / "step-5", step=5)
