@@ -12,6 +12,7 @@ from flowdist.faults.grammar import Plan, parse_fault
 from flowdist.graph import SECOND, Cluster, NodeSpec, RestartPolicy, RoleGraph, RoleSpec, SnapshotSpec, WorkloadSpec
 from flowdist.record.journal import Record
 from flowdist.record.status import RecentDecisions, status_of
+from flowdist.report.live.status import status_text
 from flowdist.report.record.state import state_text
 from flowdist.sim.engine.vault import ShardName
 from flowdist.sim.simulation import SimResult, Simulation
@@ -181,3 +182,6 @@ def test_the_state_and_the_status_of_a_job_show_the_newest_whole_snapshot() -> N
     assert "in memory" in shown and "180 (2 of each shard)" in row
     (world,) = status_of(result.job, RecentDecisions()).worlds
     assert (world.snapshot, world.copies) == (180, 2)
+    assert "\n  trainer has step 180 in memory, 2 copies of each shard\n" in status_text(
+        status_of(result.job, RecentDecisions())
+    )

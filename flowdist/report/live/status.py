@@ -22,6 +22,7 @@ from flowdist.record.status import (
     RoleStatus,
     Status,
     VersionStatus,
+    WorldStatus,
 )
 from flowdist.report.record.trace import stamp
 from flowdist.text.printable import joined
@@ -92,7 +93,7 @@ def status_lines(status: Status, limits: Limits, *, state: str = "") -> list[Lin
     if status.reason:
         lines.append([Span(status.reason)])
     is_dead = state == "died"
-    lines += [[], *_roles(status.roles, limits.roles, is_dead), *_versions(status.versions)]
+    lines += [[], *_roles(status.roles, limits.roles, is_dead), *_versions(status.versions), *_snapshots(status.worlds)]
     unusual = [*_unusual_replicas(status), *_unusual_nodes(status.nodes), *_open_incidents(status)]
     nodes = _nodes(status.nodes, is_dead)
     lines += [[], *([nodes] if nodes else []), *_at_most(unusual, limits.unusual)]
@@ -217,6 +218,14 @@ def _versions(versions: Sequence[VersionStatus]) -> Iterable[Line]:
             is_late = any(name in each.waiting for name in names)
             text = f"    {has}: {first_of(names, NAMES_MAX)}" + (", not ready" if is_late and len(names) == 1 else "")
             yield [Span(text, "yellow" if is_late else "")]
+
+
+def _snapshots(worlds: Sequence[WorldStatus]) -> Iterable[Line]:
+    """Yield a line for each world with a snapshot in memory that is whole: the newest one, and its copies (R24)."""
+    for each in worlds:
+        if each.copies:
+            many = f"{each.copies} cop{'y' if each.copies == 1 else 'ies'} of each shard"
+            yield [Span(f"  {each.name} has step {each.snapshot} in memory, {many}")]
 
 
 def _unusual_replicas(status: Status) -> Iterable[Line]:
