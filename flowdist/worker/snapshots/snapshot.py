@@ -138,7 +138,7 @@ def restore(*, rank: int | None = None, mesh: DeviceMesh | None = None) -> tuple
     Raises:
         RuntimeError: if nobody has a good copy any more, or this world has another size and no `rank` is named.
         ValueError: if the mesh does not fit.
-        OSError: if the vault is gone.
+        OSError: if the vault is gone, or the folder of the run.
     """
     found = named_snapshot()
     if found is None:
