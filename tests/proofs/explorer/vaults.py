@@ -1,9 +1,9 @@
 """The vault of a node: which copies of shards its process holds, and which may still come (R24).
 
 The first generation of a gang saves one snapshot: rank 0 as soon as it runs, the others at any time or never, also when
-their worker has ended, until the node has the next order to start. Only the shard of rank 0 gets to the other nodes. So
-the snapshot becomes whole at any time or never, and one node has all of it. With more copies and generations, the
-smallest job has more states than can be tried.
+their worker has ended, or the generation is over. Only the shard of rank 0 gets to the other nodes. So the snapshot
+becomes whole at any time or never, and one node has all of it. With more copies, or generations that save, the smallest
+job has more states than can be tried.
 
 A node knows no other node, so the model has more than can happen: the shard of rank 0 may come as soon as the own order
 to start is there, whether or not rank 0 has ever run, and whoever the buddies are. A new vault may get it again. That
@@ -45,8 +45,9 @@ class VaultState:
     buddies: dict[WorldName, tuple[NodeName, ...]] = field(default_factory=dict)
 
     def expect_others(self, start: StartReplica) -> None:
-        """Expect the shard of rank 0 of a generation from its node, and no older one any more."""
-        self.to_come = dict.fromkeys([_shard_of(start, 0)] if start.rank > 0 and _saves(start) else [])
+        """Expect the shard of rank 0 of a generation, from its node."""
+        if start.rank > 0 and _saves(start):
+            self.to_come[_shard_of(start, 0)] = None
 
     def expect_own(self, start: StartReplica) -> None:
         """Expect the shard of a worker that runs. It may come once the worker has ended: the vault outlives it."""
