@@ -567,3 +567,15 @@ def join_starting(talk: Talk, name: str, *copies: ev.CopyHeld) -> None:
     """The agent connects again, and knows no attempt."""
     spec = next(node for node in talk.graph.cluster.nodes if node.name == name)
     talk.tell(ev.NodeJoined(name, spec, vault_port=7001, copies=copies))
+
+
+def test_r24_a_snapshot_may_be_lost_while_the_job_ends_before_the_first_step_with_it() -> None:
+    talk = started(nodes=2, copies=1)
+    save(talk, 480, buddies=False)
+    talk.fail("trainer/0")
+    assert chosen(talk) == (1, 480)
+    talk.auto = False
+    talk.tell(ev.CancelRequested())
+    talk.starts.clear()
+    talk.tell(ev.CopyBroken("trainer", 1, 480, 0, "node0"))
+    assert talk.starts == [] and talk.job.ending == "cancelled"

@@ -39,6 +39,12 @@ PART_THAT_FINDS = {
     "too-soon": Part(JOBS["loose"], 1, True, 10_000),
     "old-weights": Part(JOBS["versions"], 1, True, 10_000),
     "unpublished": Part(JOBS["versions"], 0, False, 10_000),
+    "torn-snapshot": Part(JOBS["snapshots"], 1, True, 10_000),
+    "late-attempt": Part(JOBS["snapshots"], 1, True, 30_000),
+    "late-generation": Part(JOBS["snapshots"], 1, True, 120_000),
+    "broken-copy": Part(JOBS["snapshots"], 1, True, 30_000),
+    "reads-what-is-lost": Part(JOBS["snapshots"], 1, True, 30_000),
+    "old-vault": Part(JOBS["snapshots"], 1, True, 30_000),
 }
 
 
@@ -72,7 +78,7 @@ def test_each_planted_bug_has_a_part_that_finds_it():
     assert set(PART_THAT_FINDS) == set(PLANTED_BUGS)
 
 
-QUICK = ("over-at-once", "no-fence", "too-soon")  # a second or less each
+QUICK = ("over-at-once", "no-fence", "too-soon", "torn-snapshot")  # a second or less each
 
 
 @pytest.mark.parametrize("name", [*QUICK, *slow(name for name in PLANTED_BUGS if name not in QUICK)])
@@ -99,8 +105,8 @@ def test_the_command_names_the_known_jobs(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit, match="2"):
         explorer.main(["--roles", "gnag"])
     assert (
-        "no such job: gnag; known: gang, asking, staying, gate, loose, domain, helper, address, versions, ignore"
-        in capsys.readouterr().err
+        "no such job: gnag; known: gang, asking, staying, snapshots, gate, loose, domain, helper, address, versions, "
+        "ignore" in capsys.readouterr().err
     )
 
 

@@ -12,6 +12,7 @@ from flowdist.control.protocol.messages import Acked, Heartbeat, Join, ToAgent, 
 from flowdist.graph import NodeSpec, RoleGraph
 from tests.proofs.explorer.common import START_NS, Contact, Life, Numbered, Process
 from tests.proofs.explorer.copies import Keys, copy_of, digest_of
+from tests.proofs.explorer.vaults import VAULT_PORT, VaultState, has_vaults
 
 STORE_PORT = 29_500
 STEP = 7  # the answer of each worker that is asked for its step
@@ -20,12 +21,13 @@ ALIVE = ("up", "ready", "asked", "waits", "saving", "left")  # phases of a proce
 
 @dataclass(slots=True)
 class AgentState:
-    """Agent and processes of a node. For a dead node, `agent` is the one that starts when the node comes back.
+    """Agent and processes of a node. For a dead node, `agent` and `vault` are those that start when it comes back.
 
     `lives` is the phase of each process, `starts` how often the node has started, and `now` the agent's clock in ns.
     """
 
     agent: Agent
+    vault: VaultState
     lives: dict[Process, Life] = field(default_factory=dict)
     is_alive: bool = True
     starts: int = 1
@@ -63,16 +65,24 @@ class AgentStates:
         self._graph, self._spec, self._keys = graph, spec, Keys(graph)
         self._asks, self._elastic = asks, elastic
         self.known: Numbered[AgentState] = Numbered()
-        self.first = self._number(AgentState(self._agent(starts=1)))
+        self.first = self._number(self._started(starts=1))
 
-    def _agent(self, starts: int) -> Agent:
-        """Return the agent of the node's start number `starts`; its incarnations begin at the next thousand."""
-        return Agent(self._spec, self._graph, incarnation=1000 * (starts - 1) + 1)
+    def _started(self, starts: int) -> AgentState:
+        """Return the node's start number `starts`. The incarnations of its agent begin at the next thousand.
+
+        Its vault listens from the beginning.
+        """
+        agent = Agent(self._spec, self._graph, incarnation=1000 * (starts - 1) + 1)
+        vault = VaultState(VAULT_PORT if has_vaults(self._graph) else 0)
+        if vault.port:
+            agent.handle(io.VaultBound(vault.port), START_NS)
+        return AgentState(agent, vault, starts=starts)
 
     def _number(self, snapshot: AgentState) -> int:
         key = self._keys.of_agent(snapshot.agent, snapshot.now)
         lives = [(*process, life) for process, life in snapshot.lives.items()]
-        return self.known.number(digest_of((key, lives, snapshot.is_alive, snapshot.starts)), snapshot)
+        vault = self._keys.of_vault(snapshot.vault)
+        return self.known.number(digest_of((key, lives, vault, snapshot.is_alive, snapshot.starts)), snapshot)
 
     def send(self, number: int, *events: io.AgentInput) -> Reaction:
         """Have the agent in state `number` handle these inputs, in order."""
@@ -94,8 +104,12 @@ class AgentStates:
 
     def begin(self, number: int, process: Process, ports: tuple[tuple[str, int], ...]) -> Reaction:
         """Let a spawning process run with these ports, in elastic code if its job has that, and tell the agent."""
+        snapshot = copy_of(self.known.items[number])
+        snapshot.lives[process] = "up"
+        if snapshot.vault.port:
+            snapshot.vault.expect_own(snapshot.agent.attempts[process[0]].order)
         elastic = (io.WorkerElastic(*process, 0),) if self._elastic else ()
-        return self.set_life(number, process, "up", io.WorkersSpawned(*process, ports), *elastic)
+        return self._after(number, snapshot, (io.WorkersSpawned(*process, ports), *elastic))
 
     def end(self, number: int, process: Process, event: io.WorkerExited | io.SpawnFailed) -> Reaction:
         """Remove a process that has ended or could not be started, and have the agent handle the event."""
@@ -105,8 +119,37 @@ class AgentStates:
 
     def die(self, number: int) -> Reaction:
         """Return the state of the dead node: without processes, and with the agent of its next start."""
-        starts = self.known.items[number].starts + 1
-        return Reaction(self._number(AgentState(self._agent(starts), is_alive=False, starts=starts)))
+        dead = self._started(self.known.items[number].starts + 1)
+        dead.is_alive = False
+        return Reaction(self._number(dead))
+
+    def store(self, number: int, shard: io.CopyStored) -> Reaction:
+        """Have the vault hold a copy that was to come."""
+        snapshot = copy_of(self.known.items[number])
+        snapshot.vault.hold(shard)
+        return self._after(number, snapshot, (shard,))
+
+    def damage(self, number: int, shard: io.CopyStored) -> Reaction:
+        """Have the vault find a copy damaged, and drop it."""
+        snapshot = copy_of(self.known.items[number])
+        del snapshot.vault.held[shard]
+        damaged = io.CopyDamaged(shard.world, shard.generation, shard.step, shard.rank)
+        return self._after(number, snapshot, (damaged,))
+
+    def end_vault(self, number: int) -> Reaction:
+        """Let the process of the vault die, with all that it has and was to get."""
+        snapshot = copy_of(self.known.items[number])
+        snapshot.vault = VaultState(number=snapshot.vault.number)
+        return self._after(number, snapshot, (io.VaultExited(),))
+
+    def begin_vault(self, number: int) -> Reaction:
+        """Let a new vault listen. It may get the shards of others, whose vaults are told of it."""
+        snapshot = copy_of(self.known.items[number])
+        following = snapshot.vault.number + 1
+        snapshot.vault = VaultState(VAULT_PORT + following, following)
+        for attempt in snapshot.agent.attempts.values():
+            snapshot.vault.expect_others(attempt.order)
+        return self._after(number, snapshot, (io.VaultBound(snapshot.vault.port),))
 
     def come_back(self, number: int) -> Reaction:
         """Return the state after a dead node has started again and its agent has connected."""
@@ -183,6 +226,8 @@ class AgentStates:
                     case io.TellWorkers():
                         if snapshot.lives.get((output.replica, output.attempt)) in ("asked", "waits"):
                             snapshot.lives[output.replica, output.attempt] = "saving"
+                    case io.VaultOrder():
+                        snapshot.vault.obey(output.order)
                     case io.KillStore() | io.WritePeers() | io.AnswerWorker() | io.LookForSigns():
                         pass
         return sends
@@ -219,6 +264,8 @@ def _spawn(snapshot: AgentState, output: io.SpawnWorkers) -> None:
     if output.kept:
         snapshot.lives = {process: life for process, life in snapshot.lives.items() if process[0] != start.replica}
     snapshot.lives[start.replica, start.attempt] = "spawning"
+    if snapshot.vault.port:
+        snapshot.vault.expect_others(start)
 
 
 def _signal(snapshot: AgentState, process: Process, signal: str) -> None:

@@ -17,7 +17,7 @@ from flowdist.control.invariants import check_job
 from flowdist.control.job.state import Replica
 from flowdist.control.membership.waiting import waiting_for
 from flowdist.control.protocol.effects import Decided as Decision
-from flowdist.control.protocol.effects import FinishJob, StartReplica
+from flowdist.control.protocol.effects import FinishJob, SetBuddies, StartReplica
 from flowdist.control.protocol.events import (
     CancelRequested,
     CheckpointOffered,
@@ -33,7 +33,7 @@ from flowdist.control.protocol.events import (
     StoreOpened,
     TimePassed,
 )
-from flowdist.control.protocol.ids import NodeName
+from flowdist.control.protocol.ids import NodeName, SnapshotRef
 from flowdist.control.protocol.messages import (
     Acked,
     Heartbeat,
@@ -45,9 +45,11 @@ from flowdist.control.protocol.messages import (
     ToAgent,
     ToController,
 )
+from flowdist.control.snapshots.checks import check_start
 from flowdist.graph import RoleGraph, VersionEdge
 from tests.proofs.explorer.common import START_NS, Numbered, Process
 from tests.proofs.explorer.copies import Keys, copy_of, digest_of
+from tests.proofs.explorer.vaults import has_vaults, judge_starts
 
 REPLAYED_ONE_IN = 16  # a replay is checked for one in so many states that are taken over: it takes as long as the path
 
@@ -88,6 +90,7 @@ class Decided:
         notes: Texts for the user.
         gone: Attempts that must have ended by now, with all earlier ones of the same replicas, because a replica of
             their restart set is ordered to start.
+        reads: Snapshots that start orders name: the nodes that they name have to hold them now.
         registers: The trigger is a Join that the controller accepts: it sends to that connection from now on.
         broken: The property that the controller violates, in words; None if it violates none.
     """
@@ -96,6 +99,7 @@ class Decided:
     sends: tuple[tuple[NodeName, ToAgent], ...] = ()
     notes: tuple[str, ...] = ()
     gone: tuple[Process, ...] = ()
+    reads: tuple[SnapshotRef, ...] = ()
     registers: bool = False
     broken: str | None = None
 
@@ -110,6 +114,7 @@ class Outlook:
     deadline_ns: int | None
     silence_ns: dict[NodeName, int]  # by watched node: until it is silent
     watch_ns: dict[NodeName, int]  # by watched node: until it is suspected, or silent if it is suspected already
+    buddies: tuple[SetBuddies, ...] = ()  # what the vaults of running worlds have been told
     suspected: tuple[NodeName, ...] = ()  # the next heartbeat of each is an event
 
 
@@ -153,7 +158,12 @@ class ControllerStates:
         if _is_of_ended_attempt(before, trigger) and (after != number or handling.sends):
             return Decided(number, broken="a report of an ended attempt has an effect", notes=tuple(handling.notes))
         return Decided(
-            after, tuple(handling.sends), tuple(handling.notes), tuple(sorted(handling.gone)), handling.registers
+            controller=after,
+            sends=tuple(handling.sends),
+            notes=tuple(handling.notes),
+            gone=tuple(sorted(handling.gone)),
+            reads=tuple(handling.reads),
+            registers=handling.registers,
         )
 
     def _pass_time(self, number: int, by_ns: int, heard: tuple[NodeName, ...]) -> int:
@@ -178,7 +188,10 @@ class ControllerStates:
         silence = {node: until - snapshot.now for node, until in detector._until_ns.items()}
         watch = {node: detector._due(node) - snapshot.now for node in detector._until_ns}
         waits, deadline_ns = tuple(waiting_for(job)), None if at is None else at - snapshot.now
-        return Outlook(False, job.outcome, waits, deadline_ns, silence, watch, tuple(detector._suspected))
+        running = [world for world in job.worlds.values() if world.phase == "running" and job.ending is None]
+        buddies = tuple(order for world in running for order in world.buddies.values())
+        suspected = tuple(detector._suspected)
+        return Outlook(False, job.outcome, waits, deadline_ns, silence, watch, buddies, suspected)
 
 
 _WITHOUT_ATTEMPT = StoreOpened | StoreLost | CheckpointOffered | NodeWarm | GpuFailed | NodeStandsStill | OfVault
@@ -207,6 +220,7 @@ class _Handling:
         self.sends: list[tuple[NodeName, ToAgent]] = []
         self.notes: list[str] = []
         self.gone: dict[Process, None] = {}
+        self.reads: dict[SnapshotRef, None] = {}
         self.registers = False
 
     def take(self, trigger: Trigger, *, replays: bool) -> None:
@@ -242,14 +256,19 @@ class _Handling:
         Raises:
             AssertionError: It reaches another state.
         """
-        entries, entry = [], self._snapshot.record
-        while entry is not None:
-            entries.append(entry)
-            entry = entry[0]
         fresh = first_controller(self._graph)
-        for _, event, at in reversed(entries):
+        for event, at in self._entries():
             fresh.handle(event, at)
         assert fresh.state == self._snapshot.controller.state, "a replay leads to another state"
+
+    def _entries(self) -> list[tuple[Event, int]]:
+        """Return the events of the record with their times, in order."""
+        entries, entry = [], self._snapshot.record
+        while entry is not None:
+            before, event, at = entry
+            entries.append((event, at))
+            entry = before
+        return entries[::-1]
 
     def _receive(self, message: ToController) -> None:
         """Pass a message of an agent to the sessions, collect the answers, and handle the events that follow.
@@ -300,8 +319,15 @@ class _Handling:
                     self.sends += [(node, snapshot.sessions.dismiss(node)) for node in job.nodes]
                 case _:
                     self.sends.append((effect.node, snapshot.sessions.order(effect)))
-            if isinstance(effect, StartReplica) and effect.attempt > before[effect.replica]:  # no resent order
-                self._must_be_gone(effect)
+            if isinstance(effect, StartReplica) and effect.snapshot is not None:
+                check_start(job, effect, effect.snapshot)
+                self.reads[effect.snapshot] = None
+        starts = [effect for effect in effects if isinstance(effect, StartReplica)]
+        starts = [effect for effect in starts if effect.attempt > before[effect.replica]]  # no resent orders
+        for start in starts:
+            self._must_be_gone(start)
+        if starts and has_vaults(self._graph):
+            judge_starts(self._graph, first_controller(self._graph), self._entries())
 
     def _check_version(self, replica: Replica, edge: VersionEdge) -> None:
         """Check, on the record, that the attempt of a replica that gets ready has a published version (R23).

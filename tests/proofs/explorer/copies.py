@@ -21,7 +21,9 @@ from flowdist.control.controller import Controller
 from flowdist.control.job.deadlines import INCIDENT_DUES, Due
 from flowdist.control.job.facts import Deferred
 from flowdist.control.job.state import Charge, JobState, PastFailure, Replica, World
+from flowdist.control.protocol import agent_io as io
 from flowdist.graph import RestartPolicy, RoleGraph
+from tests.proofs.explorer.vaults import VaultState
 
 T = TypeVar("T")
 
@@ -189,6 +191,10 @@ class Keys:
         self._now = now
         return self._attributes(agent)
 
+    def of_vault(self, vault: VaultState) -> list[Any]:
+        """Return the key of the process of a vault."""
+        return self._fields(vault)
+
     def _named(self, due: Due) -> tuple[str, str]:
         """Return the name of a deadline as it enters the key: an incident by its index among those that matter."""
         of_incident = due.what in INCIDENT_DUES
@@ -256,6 +262,14 @@ class Keys:
     def _suspects(self, item: Any, suspects: dict[str, int]) -> list[tuple[str, int]]:
         return [(node, self._now - since_ns) for node, since_ns in suspects.items()]
 
+    def _copies(self, item: Any, copies: dict[Any, Any]) -> list[Any]:
+        """Return copies by their names, whatever the order in which they came: it decides only who is named first."""
+        return sorted((name, self._plain(copy)) for name, copy in copies.items())
+
+    def _shards(self, item: Any, shards: dict[io.CopyStored, None]) -> list[Any]:
+        """Return the names of shards in a vault, whatever their order."""
+        return sorted((shard.generation, shard.rank) for shard in shards)
+
     def _plain(self, value: Any) -> Any:
         kind: Any = type(value)
         if kind is dict:
@@ -277,6 +291,10 @@ SPECIAL: dict[str, Callable[[Keys, Any, Any], Any]] = {  # how a field enters th
     "suspects": Keys._suspects,
     "stalled_ns": Keys._stalled,
     "stop_grace_ns": Keys._stop_grace,
+    "copies": Keys._copies,
+    "snapshots": Keys._copies,
+    "held": Keys._shards,
+    "to_come": Keys._shards,
 }
 
 

@@ -16,6 +16,7 @@ from flowdist.graph import (
     RestartPolicy,
     RoleGraph,
     RoleSpec,
+    SnapshotSpec,
     VersionEdge,
 )
 from flowdist.graph.policies import Scope, Then
@@ -119,12 +120,19 @@ def _versions() -> RoleGraph:
     return _graph(_role("learner", _restart("role", max_restarts=1)), actor, slots=1)
 
 
+def _snapshots() -> RoleGraph:
+    policy = _restart("role", max_restarts=1)
+    trainer = _role("trainer", policy, min_replicas=1, max_replicas=2, snapshots=SnapshotSpec(copies=2))
+    return _graph(trainer, slots=1)
+
+
 JOBS = {
     job.name: job
     for job in (
         SmallJob("gang", "an elastic gang of 1 to 2, a node each", _gang()),
         SmallJob("asking", "the same gang, whose workers ask should_stop()", _gang(), asks=True),
         SmallJob("staying", "the same gang, whose workers can be suspended", _gang(), elastic=True),
+        SmallJob("snapshots", "the same gang, which keeps its state in the memory of both nodes", _snapshots()),
         SmallJob("gate", "a service, and a gang of 2 with a gate on it that restarts with it", _gate()),
         SmallJob("loose", "two replicas without a gang, a node each", _loose()),
         SmallJob("domain", "two roles that restart together", _domain()),
@@ -139,6 +147,7 @@ STATES_MAX = 1_000_000
 PARTS = (  # the explorations of the default run: small jobs in whole, of the others the shortest paths
     *(Part(JOBS[name], 1, False, STATES_MAX) for name in ("loose", "ignore", "address", "helper")),
     Part(JOBS["versions"], 1, True, STATES_MAX),
+    Part(JOBS["snapshots"], 1, True, STATES_MAX),
     *(Part(JOBS[name], 1, True, STATES_MAX) for name in ("gang", "asking", "staying", "domain")),
     *(Part(JOBS[name], 2, True, 90_000) for name in ("gang", "asking", "staying", "gate", "loose")),
     *(Part(JOBS[name], 2, True, 90_000) for name in ("ignore", "address", "domain", "helper")),

@@ -14,13 +14,15 @@ import msgspec
 
 from flowdist.control.agent.agent import Agent
 from flowdist.control.protocol import agent_io as io
+from flowdist.control.protocol import effects
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import ReplicaId
-from flowdist.control.protocol.messages import Acked, Heartbeat, Join, Ordered, ToAgent, ToController
+from flowdist.control.protocol.messages import Acked, Heartbeat, Join, OfVault, Ordered, Report, ToAgent, ToController
 from flowdist.graph import MINUTE, NodeSpec, RoleGraph
 from tests.proofs.explorer.agent_states import AgentState, AgentStates, Reaction
 from tests.proofs.explorer.common import Allowed, Contact, Numbered, Process
-from tests.proofs.explorer.words import describe
+from tests.proofs.explorer.vaults import VaultState, has_vaults
+from tests.proofs.explorer.words import describe, shard_text
 
 WORKER_PORT = 20_000
 NOTICE_NS = MINUTE  # of preemption
@@ -53,6 +55,7 @@ class NodeState:
     up: tuple[int, ...] = ()
     down: tuple[int, ...] = ()
     link: Literal["none", "open", "known"] = "none"
+    is_unsure: bool = False  # news of its vault, or an order to it, arrive twice: what is old may be taken for new
     is_unproven: bool = False  # the node died, and the proof has not arrived
     is_refused: bool = False  # every attempt to connect is refused: no controller listens
 
@@ -91,6 +94,8 @@ class View:
     is_prompt: bool
     is_soon: bool
     is_empty: bool  # no process exists, and no order to start one is in flight
+    is_known: bool  # the controller knows what the vault holds: there is no news of it
+    vault: VaultState
     is_in_contact: bool  # heartbeats are answered as long as the controller listens
     deadlines_ns: dict[Contact, int | None]
     broken: str | None
@@ -136,7 +141,9 @@ class NodeStates:
         node = self._known.items[number]
         up = node.up[:at] + node.up[at + 1 :] + ((node.up[at],) if repeats else ())
         link = "known" if registers and node.link == "open" else node.link
-        return self._number(replace(node, up=up, link=link))
+        is_unsure = node.is_unsure or (repeats and _is_of_vault(self._messages.items[node.up[at]]))
+        is_unsure &= not registers  # a Join lists all
+        return self._number(replace(node, up=up, link=link, is_unsure=is_unsure))
 
     def may_repeat(self, message: int) -> bool:
         """Return whether the message may arrive twice. A Join may not, because it opens a connection."""
@@ -195,11 +202,13 @@ class NodeStates:
         node = self._known.items[number]
         agent_state = self._agents.known.items[node.agent_state]
         steps = [*self._deliveries(node), *self._of_processes(node, agent_state), *self._of_node(node, agent_state)]
+        steps += self._of_vault(node, agent_state)
         processes = [process for process, life in agent_state.lives.items() if life not in NOT_RUNNING]
         running = [replica for replica, _ in processes]
         twice = next((str(replica) for replica in running if running.count(replica) > 1), None)
         agent = agent_state.agent
         is_up = agent_state.is_alive and not agent.is_over
+        is_silent = agent.is_fencing or agent.is_leaving  # it reports nothing more
         is_registered = node.link == "known" and agent.lease.acked_ns is not None
         return View(
             node=node,
@@ -209,6 +218,8 @@ class NodeStates:
             is_prompt=any(step.pace is Pace.PROMPT for step in steps),
             is_soon=bool(node.up) or node.is_unproven or any(step.pace is Pace.SOON for step in steps),
             is_empty=not agent_state.lives and not any(self._starts(message) for message in node.down),
+            is_known=is_up and node.link == "known" and not (node.up or node.is_unsure or is_silent),
+            vault=agent_state.vault,
             is_in_contact=is_up and is_registered and not (node.up or node.down or agent.is_fencing),
             deadlines_ns=self._deadlines(node, agent_state) if is_up else NO_DEADLINES,
             broken=f"split brain: two attempts of {twice} run on {self._name}" if twice else None,
@@ -254,7 +265,7 @@ class NodeStates:
             rest = node.down[:at] + node.down[at + 1 :]
             text = f"{self._name} <- controller: {describe(content)}"
             steps.append(self._step(text, Pace.SOON, replace(node, down=rest), reaction))
-            repeated = replace(node, down=(*rest, message))
+            repeated = replace(node, down=(*rest, message), is_unsure=node.is_unsure or _is_of_vault(content))
             steps.append(self._step(f"{text} (will arrive twice)", Pace.FAULT, repeated, reaction))
         return steps
 
@@ -313,6 +324,26 @@ class NodeStates:
             return [(f"publishes version {process[1]}", io.WorkerPublished(*process, 0, process[1]))]
         return []
 
+    def _of_vault(self, node: NodeState, agent_state: AgentState) -> list[Step]:
+        """Return the steps of the vault: it gets a copy, finds one damaged, dies, and comes back empty.
+
+        It gets none before the messages of its node have arrived: one that comes later comes to the same.
+        """
+        name, agents, number, vault = self._name, self._agents, node.agent_state, agent_state.vault
+        if not agent_state.is_alive or agent_state.agent.is_over or not has_vaults(self._graph):
+            return []
+        if not vault.port:
+            return [self._step(f"a new vault of {name} listens", Pace.FREE, node, agents.begin_vault(number))]
+        steps = []
+        for shard in vault.to_come if not node.up else ():
+            text = f"the vault of {name} holds {shard_text(shard)}"
+            pace = Pace.SOON if shard.rank == 0 else Pace.FREE
+            steps.append(self._step(text, pace, node, agents.store(number, shard)))
+        for shard in vault.held:
+            text = f"the vault of {name} finds its copy damaged of {shard_text(shard)}"
+            steps.append(self._step(text, Pace.FAULT, node, agents.damage(number, shard)))
+        return [*steps, self._step(f"the vault of {name} dies", Pace.FAULT, node, agents.end_vault(number))]
+
     def _ends(self, node: NodeState, process: Process, code: int = 0, signal: str | None = None) -> Reaction:
         """Return the agent's reaction to the end of a process."""
         life = self._agents.known.items[node.agent_state].lives.get(process)
@@ -363,6 +394,13 @@ class NodeStates:
             text = f"{name} is refused: no controller listens"
             steps.append(self._step(text, Pace.FREE, refused, reaction, listens=False))
         return steps
+
+
+def _is_of_vault(message: ToController | ToAgent) -> bool:
+    """Return whether the message reports something of a vault, or has an order for one."""
+    if isinstance(message, Report):
+        return isinstance(message.event, OfVault)
+    return isinstance(message, Ordered) and isinstance(message.order, effects.OfVault)
 
 
 def _deadline_unanswered(node: NodeState, agent: Agent) -> int | None:

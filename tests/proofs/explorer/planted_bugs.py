@@ -29,6 +29,14 @@ PLANTED_BUGS = {
     "too-soon": _OF_BENCH["replaced-too-soon"],
     "old-weights": _OF_BENCH["old-weights"],
     "unpublished": _OF_BENCH["unpublished"],
+    "torn-snapshot": _OF_BENCH["torn-snapshot"],
+    "late-attempt": _OF_BENCH["late-attempt"],
+    "late-generation": _OF_BENCH["late-generation"],
+    "broken-copy": _OF_BENCH["broken-copy"],
+    "reads-what-is-lost": _OF_BENCH["reads-what-is-lost"],
+    "old-vault": Mutant(
+        "old-vault", "R24", "a vault that comes back empty is not told its buddies, since they are the same",
+        "snapshots.copies:note_vault", "world.buddies.pop(name, None)", "pass"),
 }  # fmt: skip
 
 

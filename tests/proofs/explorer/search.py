@@ -8,6 +8,7 @@ possible between them, breadth first, so that the path to a violation is the sho
 * the invariants of the job hold, and no replica runs twice;
 * a restart set has ended before any replica of it starts again, and reports of ended attempts have no effect;
 * a job that has ended has no process, and a job in which nothing is going to happen names what it waits for;
+* a generation goes on from one snapshot, which the vaults hold as the start orders say and the record justifies;
 * a controller that replays the record reaches the same state (for a sample of the states);
 * the job can still end without another fault.
 """

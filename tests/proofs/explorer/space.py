@@ -18,6 +18,7 @@ from tests.proofs.explorer.common import Allowed, Contact, Numbered
 from tests.proofs.explorer.controller_states import ControllerStates, Crash, Decided, Outlook, TakeOver, Trigger
 from tests.proofs.explorer.jobs import SmallJob
 from tests.proofs.explorer.node_states import Messages, NodeStates, Pace, View
+from tests.proofs.explorer.vaults import is_held
 from tests.proofs.explorer.words import describe
 
 IDLE_NS = 2 * MINUTE  # how far time passes when no deadline is left
@@ -138,7 +139,8 @@ class Space:
     def broken(self, state: State) -> str | None:
         """Return, in words, the property that this state violates, whatever path leads to it; None if it is sound.
 
-        A replica must not run twice, and nothing may run once the job is over.
+        A replica must not run twice, and nothing may run once the job is over. A vault that no message is under way for
+        has the buddies that the controller has named (R24).
         """
         views = self._views(state)
         running: dict[ReplicaId, int] = {}
@@ -150,9 +152,14 @@ class Space:
                     first, second = self._names[running[replica]], self._names[i]
                     return f"split controller: {replica} runs on {first} and on {second}"
                 running[replica] = i
-        outcome = self._controllers.outlook(state[0]).outcome
-        if outcome is not None and running:
-            return f"the job has {outcome}, but {', '.join(sorted(map(str, running)))} runs"
+        outlook = self._controllers.outlook(state[0])
+        if outlook.outcome is not None and running:
+            return f"the job has {outlook.outcome}, but {', '.join(sorted(map(str, running)))} runs"
+        for order in outlook.buddies:
+            view = views[self._names.index(order.node)]
+            wanted, found = tuple(name for name, _ in order.buddies), view.vault.buddies.get(order.world)
+            if view.is_known and not view.node.down and found != wanted:
+                return f"the vault of {order.node} has the buddies {found}, and was to have {wanted}"
         return None
 
     def is_over(self, state: State) -> bool:
@@ -202,6 +209,8 @@ class Space:
         broken = decided.broken
         if decided.gone and broken is None:
             broken = self._not_gone(state, decided)
+        if decided.reads and broken is None:
+            broken = self._not_held(state, decided)
         return Move((decided.controller, *nodes, left), turn.text + also, pace, decided.notes, broken)
 
     def _not_gone(self, state: State, decided: Decided) -> str | None:
@@ -211,6 +220,17 @@ class Space:
             for replica, attempt in view.processes:
                 if attempt <= last.get(replica, 0):
                     return f"gone before start: {replica}#{attempt} runs on {name} while its restart set starts again"
+        return None
+
+    def _not_held(self, state: State, decided: Decided) -> str | None:
+        """Return a violation if a start order names a copy that its vault has not, which the controller knows (R24)."""
+        views = dict(zip(self._names, self._views(state), strict=True))
+        for snapshot in decided.reads:
+            for rank, names in enumerate(snapshot.holders()):
+                for name in names:
+                    if views[name].is_known and not is_held(views[name].vault.held, snapshot, rank):
+                        shard = f"the shard of rank {rank} of generation {snapshot.generation}"
+                        return f"goes on from what is lost: {name} is named for {shard}, and has none"
         return None
 
     def _new_turn(self, controller: int, what: int, i: int) -> Turn:
