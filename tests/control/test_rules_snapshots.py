@@ -368,6 +368,19 @@ def test_r24_a_copy_that_reaches_a_new_buddy_when_its_generation_is_over_counts(
     assert not talk.world("trainer").snapshots[1, 480].copies[1], "nobody has acknowledged that shard in time"
 
 
+def test_r24_a_copy_that_came_after_the_start_does_not_help_members_who_do_not_know_of_it() -> None:
+    talk = started()
+    save(talk, 480, buddies=False)
+    late = copy(talk, 0, 1, 480)
+    talk.fail("trainer/0")
+    talk.tell(late)
+    talk.tell(ev.CopyBroken("trainer", 1, 480, 0, "node0"))
+    assert (chosen(talk), talk.world("trainer").generation) == ((1, 480), 3), "the next members know where it is"
+    found = talk.starts[-1].snapshot
+    assert found is not None and found.holders()[0] == ("node1",)
+    assert len(talk.job.roles["trainer"].charges) == 1, "only the failure was charged"
+
+
 @pytest.mark.parametrize("sign", [ev.ReplicaStepped, ev.ReplicaProgressed, "copy"])
 def test_r24_what_a_generation_has_read_may_break(sign: object) -> None:
     talk = started()

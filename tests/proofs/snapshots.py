@@ -186,7 +186,7 @@ class SnapshotPlayer(Player):
         keys = sorted(self.alive)
         key = keys[move.which % len(keys)]
         if move.verb == "commit":
-            step = max(0, self._step - move.how % 3)
+            step = max(0, self._step + 1 - move.how % 3)
             self.send(ev.CheckpointOffered(*key, self.alive[key].generation, f"step-{step}", step))
         else:
             self.send((ev.ReplicaStepped, ev.ReplicaProgressed)[move.how % 2](*key, self._step + 1))

@@ -297,6 +297,7 @@ class World:
     checkpoints: int = 0  # how many were accepted
     snapshots: dict[tuple[int, int], Snapshot] = field(default_factory=dict)  # by generation and step (R24)
     reads: SnapshotRef | None = None  # what the present generation goes on from; None: no snapshot, or it steps already
+    is_unreadable: bool = False  # it has lost all holders of a shard whom its members know
     unread: int = 0  # charged restarts in a row of generations that had a snapshot to read and did not step
     buddies: dict[NodeName, SetBuddies] = field(default_factory=dict)  # the last order to each vault of the world
     has_other_nodes: bool = False  # nodes or vaults of the world have come or gone since its buddies were named

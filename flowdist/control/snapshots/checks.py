@@ -30,6 +30,8 @@ def check_snapshots(job: JobState, world: World) -> None:
     if reads is not None and world.phase == "running" and job.ending is None:
         known = world.snapshots.get((reads.generation, reads.step))
         assert known is not None and known.least, f"{world.name} reads the snapshot of step {reads.step}: it is lost"
+        for rank, names in enumerate(reads.holders()):
+            assert known.copies[rank].keys() & set(names), f"{world.name} reads shard {rank}: its holders have lost it"
 
 
 def check_start(job: JobState, start: StartReplica, chosen: SnapshotRef) -> None:

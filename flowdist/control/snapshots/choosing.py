@@ -19,7 +19,7 @@ def choose(job: JobState, world: World) -> SnapshotRef | None:
     """
     if _is_in_vain(job, world):
         give_up(job, world)
-    world.reads = None
+    world.reads, world.is_unreadable = None, False
     snapshot = candidate(world)
     if snapshot is None:
         return None

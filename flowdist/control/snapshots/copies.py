@@ -102,10 +102,13 @@ def _lose(job: JobState, world: World, name: NodeName, cause: str, lost: list[tu
 
     A snapshot that has no copy left is removed.
     """
-    before = candidate(world)
+    before, reads = candidate(world), world.reads
+    named = reads.holders() if reads is not None and lost else []
     for generation, step, rank in lost:
         snapshot = world.snapshots[generation, step]
         snapshot.remove(rank, name)
+        if reads is not None and (reads.generation, reads.step) == snapshot.age:
+            world.is_unreadable |= not any(holder in snapshot.copies[rank] for holder in named[rank])
         if not any(snapshot.copies.values()):
             del world.snapshots[snapshot.age]
     job.touch(world)

@@ -131,11 +131,14 @@ def buddies_of(job: JobState, world: World) -> dict[NodeName, SetBuddies]:
 
 
 def has_lost_state(world: World) -> bool:
-    """Return whether a generation reads a snapshot of which a shard is lost: its members cannot start."""
+    """Return whether a generation reads a snapshot of which a shard is lost: its members cannot start.
+
+    They know the holders that were named to them. Copies that came later are for the next generation.
+    """
     if world.reads is None or world.phase != "running":
         return False
     snapshot = world.snapshots.get((world.reads.generation, world.reads.step))
-    return snapshot is None or not snapshot.least
+    return snapshot is None or not snapshot.least or world.is_unreadable
 
 
 def _read_another(job: JobState, world: World) -> None:

@@ -56,6 +56,7 @@ class SnapshotJudge:
         self.vaults: dict[NodeName, int] = {}
         self.committed: dict[WorldName, int] = {}  # step of the latest accepted checkpoint
         self.reading: dict[WorldName, Key] = {}
+        self.named: dict[WorldName, list[set[NodeName]]] = {}  # who holds each shard, as the members have heard
         # Generations in a row in which a member has ended before the first step with a snapshot: all of them, and those
         # since a node was last lost, which may have been the cause.
         self.unread: dict[WorldName, dict[int, None]] = {}
@@ -90,7 +91,8 @@ class SnapshotJudge:
                     pass
         facts.follow(line)
         for world, key in () if facts.is_ending else self.reading.items():
-            if not self._least(key):
+            held = [self.held[key].get(rank, {}) if key in self.held else {} for rank in range(len(self.named[world]))]
+            if not all(names & here.keys() for names, here in zip(self.named[world], held, strict=True)):
                 self._complain(f"{world} goes on reading {key}, which has lost a shard")
         return self._wrong
 
@@ -214,7 +216,7 @@ class SnapshotJudge:
                 self._complain(f"{start.replica} reads {found} from {chosen.holders()}, and it is held by {holders}")
             if wanted.generation >= start.generation:
                 self._complain(f"{start.replica} goes on from {found}, which is not older than its generation")
-            self.reading[start.world] = wanted
+            self.reading[start.world], self.named[start.world] = wanted, holders
 
     def _judge_release(self, order: ReleaseCopies) -> None:
         """Judge a release: what is whole goes only after what is newer, and if it is full, only after what is full."""
