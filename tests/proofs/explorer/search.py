@@ -263,13 +263,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-_HEAD = f"{'job':<8} {'from':<8} {'faults':>6} {'states':>9} {'transitions':>11} {'depth':>5} {'seconds':>7}  explored"
+_HEAD = f"{'job':<9} {'from':<8} {'faults':>6} {'states':>9} {'transitions':>11} {'depth':>5} {'seconds':>7}  explored"
 
 
 def _row(e: Explored) -> str:
     how = "violation" if e.violation else "in whole" if e.is_whole else "in part"
     numbers = f"{e.faults:>6} {e.states:>9,} {e.transitions:>11,} {e.depth:>5} {e.seconds:>7.1f}"
-    return f"{e.job:<8} {_moment(e):<8} {numbers}  {how}"
+    return f"{e.job:<9} {_moment(e):<8} {numbers}  {how}"
 
 
 def _moment(explored: Explored) -> str:
@@ -279,7 +279,7 @@ def _moment(explored: Explored) -> str:
 def _print_end(found: list[Explored]) -> None:
     states, transitions = sum(e.states for e in found), sum(e.transitions for e in found)
     depth, seconds = max(e.depth for e in found), sum(e.seconds for e in found)
-    print(f"{'total':<24} {states:>9,} {transitions:>11,} {depth:>5} {seconds:>7.1f}")
+    print(f"{'total':<25} {states:>9,} {transitions:>11,} {depth:>5} {seconds:>7.1f}")
     last = found[-1]
     if last.violation is not None:
         print(f"\n{last.job}, from {_moment(last)}: {last.violation.text}", *last.violation.path, sep="\n")
