@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from flowdist.prove.history import Attempt, Run, Step
@@ -62,7 +63,10 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Files that a run has left: by name how each differs from the run without a kill, in words; and files too many."""
+    """Files that a run has left: by name how each differs from the run without a kill, in words; and those too many.
+
+    A folder that is one too many stands for all that is in it.
+    """
 
     differ: dict[str, str]
     extra: tuple[str, ...] = ()
@@ -98,7 +102,8 @@ def findings(
         ]
     if len(point.kills) > 1 and point.save and len(ends.extra) >= len(point.kills):
         files = ", ".join(ends.extra[:SHOWN])
-        place = run.place(f"write {point.kills[0].path}")
+        path = PurePosixPath(point.kills[0].path)
+        place = run.place(*(f"write {each}" for each in (path, *path.parents)), *run.reads())
         found.append(Finding("leftovers", f"each kill leaves a file for good: {files}", place))
     return _merged(found)
 

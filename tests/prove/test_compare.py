@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from flowdist.prove.compare import HELP, Ends, Finding, began_at, findings, reached_save, sums_differ
 from flowdist.prove.history import Attempt, Run, Step, Worker
+from flowdist.prove.proving import too_many
 from flowdist.prove.watched import Watched
 from tests.prove.histories import EVERY, KILL, NOTHING, POINT, RANKS, STEPS, attempt, resumed, save, step, watched
 
@@ -141,6 +143,15 @@ def test_files_that_pile_up_are_found_by_two_kills() -> None:
     ends = Ends({}, ("ckpt/a.tmp", "ckpt/b.tmp"))
     assert [each.kind for each in findings(watched(), resumed(8), twice, ends)] == ["leftovers"]
     assert findings(watched(), resumed(8), twice, Ends({}, ("ckpt/a.tmp",))) == []
+
+
+def test_files_of_one_folder_do_not_pile_up(tmp_path: Path) -> None:
+    """A folder with a fixed name is the same one after each kill, however many files it has."""
+    (tmp_path / "ckpt/empty").mkdir(parents=True)
+    (tmp_path / "ckpt/12.pt").write_text("")
+    assert too_many(["ckpt/12.pt", "ckpt/new/a.pt", "ckpt/new/b.pt"], tmp_path) == ("ckpt/new",)
+    assert too_many(["ckpt/8/a.pt", "ckpt/9/a.pt", "c.pt"], tmp_path) == ("c.pt", "ckpt/8", "ckpt/9")
+    assert too_many(["ckpt/empty/a.1", "ckpt/empty/a.2"], tmp_path) == ("ckpt/empty/a.1", "ckpt/empty/a.2")
 
 
 @given(st.integers(0, STEPS - 1), st.integers(0, STEPS))
