@@ -306,8 +306,12 @@ def _causes(clean: Step, step: Step) -> list[str]:
 
 
 def _generators(clean: Step, step: Step) -> list[str]:
-    """Return the generators that are not where they were."""
-    return [name for name, state in clean.random.items() if step.random.get(name) != state]
+    """Return the generators that are not where they were.
+
+    A variable that the script has not made yet, or makes no more, says nothing of its generator.
+    """
+    of_modules = [name for name, state in clean.random.items() if step.random.get(name) != state]
+    return of_modules + [name for name, state in clean.own.items() if step.own.get(name, state) != state]
 
 
 def _named(

@@ -27,7 +27,7 @@ class Step(msgspec.Struct, frozen=True):
     `weights`, `optimizer` (its state), `rates`, `scale` (of gradient scalers) and `random` (by generator) are what the
     step began from, `losses` and `gradients` what came of it. `samples` are the batches that were fetched since the
     step before, each by one of the `loaders`. Digests are hexadecimal. `count` is how many steps the optimizer's own
-    state counts before it.
+    state counts before it. `own` are generators that variables of the script have, by their names.
     """
 
     losses: list[str] = []
@@ -40,6 +40,7 @@ class Step(msgspec.Struct, frozen=True):
     scale: list[float] = []
     random: dict[str, str] = {}
     count: int | None = None
+    own: dict[str, str] = {}
 
 
 class Call(NamedTuple):

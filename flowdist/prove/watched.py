@@ -62,17 +62,21 @@ def _keep_seeded(run: Run, other: Run) -> None:
     for worker, attempts in run.attempts.items():
         steps = attempts[0].steps
         theirs = other.attempts[worker][0].steps if worker in other.attempts else []
-        changing = {
-            name
-            for step, again in zip(steps, theirs, strict=False)
-            for name, state in step.random.items()
-            if again.random.get(name) != state
-        }
-        if changing:
+        random = _changing([(step.random, again.random) for step, again in zip(steps, theirs, strict=False)])
+        own = _changing([(step.own, again.own) for step, again in zip(steps, theirs, strict=False)])
+        if random or own:
             attempts[0].steps = [
-                msgspec.structs.replace(step, random={n: s for n, s in step.random.items() if n not in changing})
+                msgspec.structs.replace(step, random=_without(step.random, random), own=_without(step.own, own))
                 for step in steps
             ]
+
+
+def _changing(pairs: Iterable[tuple[dict[str, str], dict[str, str]]]) -> set[str]:
+    return {name for states, others in pairs for name, state in states.items() if others.get(name) != state}
+
+
+def _without(states: dict[str, str], names: set[str]) -> dict[str, str]:
+    return {name: state for name, state in states.items() if name not in names}
 
 
 def made_at_first(run: Run) -> frozenset[str]:

@@ -61,6 +61,18 @@ def test_a_generator_that_nobody_draws_from_is_no_finding() -> None:
     assert shown(resumed(8, random={"torch": "other"})) == []
 
 
+def test_a_generator_of_the_script_itself_is_named_by_its_variable() -> None:
+    script = watched()
+    for attempts in script.clean.attempts.values():
+        attempts[0].steps = [
+            msgspec.structs.replace(each, own={"noise": f"n{at}"}) for at, each in enumerate(attempts[0].steps)
+        ]
+    (finding,) = findings(script, resumed(8, own={"noise": "n0"}, losses=["7.0"]), POINT, NOTHING)
+    assert finding.kind == "random numbers" and "the generator of noise is not where it was" in finding.text
+    assert [each.kind for each in findings(script, resumed(8, losses=["7.0"]), POINT, NOTHING)] == ["losses"]
+    assert findings(script, resumed(8, own={"noise": "n0"}), POINT, NOTHING) == []
+
+
 def test_the_first_step_that_differs_is_named() -> None:
     (finding,) = findings(watched(), changed(resumed(8), 10, losses=["7.0"]), POINT, NOTHING)
     assert (finding.kind, finding.step) == ("losses", 11)

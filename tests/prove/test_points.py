@@ -216,10 +216,15 @@ def test_a_call_that_another_run_does_not_have_is_no_point() -> None:
 
 def test_a_generator_that_nobody_seeds_is_not_compared() -> None:
     one, other = watched().clean, watched().clean
+    for run in (one, other):
+        first = run.attempts[RANKS[0]][0]
+        first.steps = [msgspec.structs.replace(each, own={"noise": "n", "order": "o"}) for each in first.steps]
     steps = other.attempts[RANKS[0]][0].steps
-    steps[3] = msgspec.structs.replace(steps[3], random={**steps[3].random, "python": "other"})
+    changes = {"random": {**steps[3].random, "python": "other"}, "own": {"noise": "other", "order": "o"}}
+    steps[3] = msgspec.structs.replace(steps[3], **changes)
     keep_common(one, other)
     assert {tuple(step.random) for step in one.attempts[RANKS[0]][0].steps} == {("torch",)}
+    assert {tuple(step.own) for step in one.attempts[RANKS[0]][0].steps} == {("order",)}
     assert {tuple(step.random) for step in one.attempts[RANKS[1]][0].steps} == {("torch", "python")}
 
 
