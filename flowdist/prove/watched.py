@@ -62,21 +62,25 @@ def _keep_seeded(run: Run, other: Run) -> None:
     for worker, attempts in run.attempts.items():
         steps = attempts[0].steps
         theirs = other.attempts[worker][0].steps if worker in other.attempts else []
-        random = _changing([(step.random, again.random) for step, again in zip(steps, theirs, strict=False)])
-        own = _changing([(step.own, again.own) for step, again in zip(steps, theirs, strict=False)])
-        if random or own:
-            attempts[0].steps = [
-                msgspec.structs.replace(step, random=_without(step.random, random), own=_without(step.own, own))
-                for step in steps
-            ]
+        for field_name in ("random", "own", "servers"):
+            mine, again = ([getattr(step, field_name) for step in each] for each in (steps, theirs))
+            left_out = _changing(zip(mine, again, strict=False))
+            left_out |= _constant(mine) if field_name == "servers" else set()
+            if left_out:
+                states = [{name: state for name, state in each.items() if name not in left_out} for each in mine]
+                steps = [
+                    msgspec.structs.replace(s, **{field_name: state}) for s, state in zip(steps, states, strict=True)
+                ]
+        attempts[0].steps = steps
 
 
 def _changing(pairs: Iterable[tuple[dict[str, str], dict[str, str]]]) -> set[str]:
     return {name for states, others in pairs for name, state in states.items() if others.get(name) != state}
 
 
-def _without(states: dict[str, str], names: set[str]) -> dict[str, str]:
-    return {name: state for name, state in states.items() if name not in names}
+def _constant(steps: list[dict[str, str]]) -> set[str]:
+    """Return the variables that no step changes, such as one that says from which folder to go on."""
+    return {name for each in steps for name in each if len({states.get(name) for states in steps}) == 1}
 
 
 def made_at_first(run: Run) -> frozenset[str]:

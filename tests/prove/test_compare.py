@@ -73,6 +73,23 @@ def test_a_generator_of_the_script_itself_is_named_by_its_variable() -> None:
     assert findings(script, resumed(8, own={"noise": "n0"}), POINT, NOTHING) == []
 
 
+def test_what_a_server_lacks_is_named_by_its_variable_if_the_step_itself_has_all() -> None:
+    script = watched()
+    attempts = script.clean.attempts[RANKS[0]]
+    steps = enumerate(attempts[0].steps)
+    attempts[0].steps = [msgspec.structs.replace(s, servers={"shard.rate of ps.0": f"r{at}"}) for at, s in steps]
+    run = resumed(8, servers={"shard.rate of ps.0": "r0"}, losses=["7.0"])
+    run.attempts[Worker("ps", 0)] = [Attempt(), Attempt(opened=["server.py", "ckpt/8/ps0.npz"])]
+    run.attempts[Worker("ps", 0)][1].places = {"read ckpt/8/ps0.npz": "server.py:7", "read server.py": "server.py:1"}
+    (finding,) = findings(script, run, POINT, NOTHING)
+    assert (finding.kind, finding.place) == ("server state", "server.py:7")
+    assert finding.text.endswith("a server does not have what step 8 has left: shard.rate of ps.0")
+    assert [each.kind for each in findings(script, resumed(8, losses=["7.0"]), POINT, NOTHING)] == ["losses"]
+    assert findings(script, resumed(8, servers={"shard.rate of ps.0": "r0"}), POINT, NOTHING) == []
+    both = resumed(8, servers={"shard.rate of ps.0": "r0"}, weights="other")
+    assert [each.kind for each in findings(script, both, POINT, NOTHING)] == ["weights"]
+
+
 def test_the_first_step_that_differs_is_named() -> None:
     (finding,) = findings(watched(), changed(resumed(8), 10, losses=["7.0"]), POINT, NOTHING)
     assert (finding.kind, finding.step) == ("losses", 11)
@@ -217,6 +234,13 @@ def test_steps_that_a_script_reports_say_where_it_began_though_it_draws_from_the
     clean = [Step(count=number, random={"python": f"p{number}"}) for number in range(STEPS)]
     again = [msgspec.structs.replace(step, random=clean[at].random) for at, step in enumerate(clean[8:])]
     assert began_at(clean, again, 0) == began_at(clean, again, 8) == 8
+
+
+def test_a_generator_that_nobody_seeds_does_not_hide_where_the_others_say_that_an_attempt_began() -> None:
+    """It counts one step too far: its generators are those of the step before."""
+    clean = [Step(count=number, random={"python": f"p{number}"}) for number in range(STEPS)]
+    again = [Step(count=number + 1, random={"python": f"p{number}", "numpy": "any"}) for number in range(8, STEPS)]
+    assert began_at(clean, again, 8) == 8
 
 
 def test_a_file_that_is_missing_at_the_end_is_said_to_be() -> None:

@@ -228,6 +228,19 @@ def test_a_generator_that_nobody_seeds_is_not_compared() -> None:
     assert {tuple(step.random) for step in one.attempts[RANKS[1]][0].steps} == {("torch", "python")}
 
 
+def test_a_variable_of_a_server_that_stays_the_same_or_is_never_the_same_is_not_compared() -> None:
+    """As the folder from which it goes on, and the time."""
+    runs = watched().clean, watched().clean
+    for number, run in enumerate(runs):
+        first = run.attempts[RANKS[0]][0]
+        first.steps = [
+            msgspec.structs.replace(step, servers={"rate": f"{at}", "folder": "None", "time": f"{number}.{at}"})
+            for at, step in enumerate(first.steps)
+        ]
+    keep_common(*runs)
+    assert {tuple(step.servers) for step in runs[0].attempts[RANKS[0]][0].steps} == {("rate",)}
+
+
 def test_a_call_that_nobody_can_do_in_place_of_the_process_has_no_point_after_it() -> None:
     run = watched().clean
     run.attempts[RANKS[0]][0].calls = [

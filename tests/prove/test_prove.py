@@ -15,6 +15,8 @@ import pytest
 from flowdist.cli.run.prove import ProveOptions, _again, _Launch
 from flowdist.cli.shared.options import TopologyOptions
 from flowdist.testing import prove
+from tests.prove.__main__ import BUGS
+from tests.prove.__main__ import proved as proved_topology
 
 pytestmark = pytest.mark.real
 
@@ -396,3 +398,12 @@ def test_two_files_that_are_written_in_turns_are_a_save_each(
     assert [found["kind"] for found in answer["found"]] == kinds
     assert [save["step"] for save in answer["saves"]] == [4, 8, 12, 16]
     assert {"a.json", "b.json"} <= {*answer["saved"]}
+
+
+def test_what_a_restarted_server_has_not_loaded_is_named_by_its_variable() -> None:
+    pytest.importorskip("torch")
+    (bug,) = [each for each in BUGS if each[0] == "ps-momentum-lost"]
+    answer, _ = proved_topology(bug[1], bug[3], "--fail-fast")
+    (found,) = answer["found"]
+    assert (found["kind"], found["place"].split(":")[0]) == ("server state", "ps_server.py")
+    assert "shard.momentum of ps.0, shard.momentum of ps.1" in found["text"]

@@ -21,8 +21,8 @@ from types import ModuleType
 from typing import Any
 
 from flowdist.prove.in_worker.digests import digest, hashed
-from flowdist.prove.in_worker.own_generators import own_generators
 from flowdist.prove.in_worker.prover_link import Prover
+from flowdist.prove.in_worker.variables import own_generators
 
 SAMPLES_MAX = 100_000  # of one step, that are told one by one
 
@@ -73,6 +73,7 @@ class Recorder:
         def noting(backward: Callable[..., Any]) -> Callable[..., Any]:
             def backward_noted(tensors: Any, *args: Any, **kwargs: Any) -> Any:
                 if self._depth == 0:
+                    self._begin_step()
                     self._losses += [_scalar(tensor) for tensor in _tensors(tensors)]
                 self._depth += 1
                 try:
@@ -163,6 +164,11 @@ class Recorder:
             return found
 
         module.Samples.batch = batch
+
+    def _begin_step(self) -> None:
+        """Say that a step begins, at its first loss: workers that take none have done nothing of it yet."""
+        if self._prover.tells_steps and not self._losses and self._prover.is_open():
+            self._prover.ask(kind="begins")
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
         if self._is_quiet():

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import gc
+import json
+import queue
 import random
+import socket
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from flowdist.prove.in_worker.own_generators import own_generators
+from flowdist.prove.in_worker.onlooker import look_on
+from flowdist.prove.in_worker.variables import own_generators
 
 SCRIPT = """import random
 
@@ -39,6 +44,21 @@ def drop(see, kept):
     see()
     del big
     see()
+"""
+
+
+WAITS = """import threading
+
+class Shard:
+    def __init__(self):
+        self.rate, self.parts, self.lock = 0.5, {"w1": [1.0, 2.0]}, threading.Lock()
+
+def serve(first, waits):
+    shard, step = Shard(), 0
+    first()
+    while waits():
+        step += 1
+        shard.rate *= 0.5
 """
 
 
@@ -88,3 +108,37 @@ def test_generators_of_numpy_and_torch_are_found(script: Any, tmp_path: Path) ->
         draw()
     script.Loop().run(see)
     assert {name for name in found[0] if found[0][name] != found[2][name]} == {"a", "b", "c"}
+
+
+def test_a_server_that_waits_is_looked_at_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its numbers are told, and its locks are not; what has changed between is another digest."""
+    (tmp_path / "of_server.py").write_text(WAITS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    server, rounds = __import__("of_server"), queue.Queue[bool]()
+    ready, gone_on = threading.Event(), threading.Semaphore(0)
+
+    def waits() -> bool:
+        gone_on.release()
+        return rounds.get()
+
+    def first() -> None:
+        look_on(str(tmp_path / "prover"), str(tmp_path))
+        ready.set()
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "prover"))
+        listener.listen()
+        thread = threading.Thread(target=server.serve, args=(first, waits))
+        thread.start()
+        with listener.accept()[0] as link, link.makefile("rb") as answers:
+            assert json.loads(answers.readline())["kind"] == "onlooker" and ready.wait(10)
+            states = []
+            for goes_on in (True, False):
+                gone_on.acquire()
+                link.sendall(b"\n")
+                states.append(json.loads(answers.readline()))
+                rounds.put(goes_on)
+        thread.join(10)
+    del sys.modules["of_server"]
+    assert [set(each) for each in states] == [{"shard.rate", "shard.parts", "step"}] * 2
+    assert {name for name in states[0] if states[0][name] != states[1][name]} == {"shard.rate", "step"}
