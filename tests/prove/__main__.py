@@ -34,7 +34,7 @@ RIGHT = [*ALONE, *TOPOLOGIES]
 BUGS = [*planted.BUGS, *planted_topologies.BUGS]
 MISSED_MAX = 0.05
 CAUSES = {  # which kinds of findings name a kind of bug
-    "samples": {"data again", "steps", "losses"},
+    "samples": {"data again", "steps", "losses", "random numbers"},
     "rng-python": {"random numbers", "data again"},
     "rng-numpy": {"random numbers", "data again", "server state"},
     "rng-torch": {"random numbers", "data again"},
