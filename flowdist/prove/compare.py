@@ -12,7 +12,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from pathlib import PurePosixPath
 from typing import Any, NamedTuple
+
+import msgspec
 
 from flowdist.prove.history import Attempt, Run, Step
 from flowdist.prove.points import Point
@@ -37,6 +40,7 @@ HELP = {
     "random numbers": "save and load the state of that generator, of each rank (a DataLoader draws from torch's when "
     "it begins, unless it has its own)",
     "steps": "save how many steps are done, and go on with the next one",
+    "server state": "have the server save and load this value, and go back with its trainers to one and the same save",
     "losses": "save and load everything that a step uses: modes, buffers, generators of your own",
     "the end": "save and load this value with the rest",
     "leftovers": "use one fixed temporary name, or remove what an earlier attempt has left",
@@ -62,7 +66,10 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Files that a run has left: by name how each differs from the run without a kill, in words; and files too many."""
+    """Files that a run has left: by name how each differs from the run without a kill, in words; and those too many.
+
+    A folder that is one too many stands for all that is in it.
+    """
 
     differ: dict[str, str]
     extra: tuple[str, ...] = ()
@@ -98,7 +105,8 @@ def findings(
         ]
     if len(point.kills) > 1 and point.save and len(ends.extra) >= len(point.kills):
         files = ", ".join(ends.extra[:SHOWN])
-        place = run.place(f"write {point.kills[0].path}")
+        path = PurePosixPath(point.kills[0].path)
+        place = run.place(*(f"write {each}" for each in (path, *path.parents)), *run.reads())
         found.append(Finding("leftovers", f"each kill leaves a file for good: {files}", place))
     return _merged(found)
 
@@ -220,12 +228,15 @@ def began_at(clean: Sequence[Step], steps: Sequence[Step], expected: int) -> int
 
     It is the step that is most like the first one of the attempt: weights weigh most, or else generators, then the
     optimizer's state and the samples. A later step wins against the first one, which is like everything that was not
-    restored. Of several the one that is next to the `expected` one.
+    restored. Of several the one that is next to the `expected` one. Generators that nobody seeds are not compared: the
+    run without a kill lacks them.
     """
-    first, start = steps[0], clean[0]
+    start = clean[0]
 
     def likeness(at: int) -> tuple[bool, int, int]:
         step = clean[at]
+        seeded = {name: state for name, state in steps[0].random.items() if name in step.random}
+        first = msgspec.structs.replace(steps[0], random=seeded)
         is_restored = any(
             getattr(first, name) == getattr(step, name) != getattr(start, name)
             for name in ("weights", "optimizer", "count", "random")
@@ -301,8 +312,17 @@ def _causes(clean: Step, step: Step) -> list[str]:
 
 
 def _generators(clean: Step, step: Step) -> list[str]:
-    """Return the generators that are not where they were."""
-    return [name for name, state in clean.random.items() if step.random.get(name) != state]
+    """Return the generators that are not where they were.
+
+    A variable that the script has not made yet, or makes no more, says nothing of its generator.
+    """
+    of_modules = [name for name, state in clean.random.items() if step.random.get(name) != state]
+    return of_modules + [name for name, state in clean.own.items() if step.own.get(name, state) != state]
+
+
+def _of_servers(clean: Step, step: Step) -> list[str]:
+    """Return what workers that take no steps had in other ways when a step began."""
+    return [name for name, state in clean.servers.items() if step.servers.get(name, state) != state]
 
 
 def _named(
@@ -313,6 +333,10 @@ def _named(
     if again and causes in ([], ["random numbers"]):
         return Finding("data again", f"{since}, {again}", run.place("loader", "step"), begun + 1)
     kind, *others = causes or ["losses"]
+    if kind == "losses" and (names := _of_servers(clean[begun], steps[0])):
+        text = f"{since}, a server does not have what step {begun} has left: {', '.join(names[:SHOWN])}"
+        place = run.place(*run.opened_by(names[0].rpartition(" of ")[2])) or run.restore()
+        return Finding("server state", text, place, step)
     more = f"; the same holds of: {', '.join(others)}" if others else ""
     now, then = steps[step - begun - 1], clean[step - 1]
     generators = ", ".join(_generators(clean[begun], steps[0]) or _generators(then, now))

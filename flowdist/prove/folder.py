@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from flowdist.errors import FlowdistError
@@ -213,14 +213,20 @@ class Folder:
 
     def files(self) -> dict[str, Path]:
         """Return the files that the run has left, also those in folders, by their paths relative to the copy."""
-        written = [self.path / path for path in self._written]
-        found = {each for path in written for each in (path.rglob("*") if path.is_dir() else [path]) if each.is_file()}
+        found = {path for path in self._left() if path.is_file()}
         return {str(path.relative_to(self.path)): path for path in sorted(found)}
 
+    def _left(self) -> Iterator[Path]:
+        for path in (self.path / name for name in self._written):
+            yield path
+            yield from path.rglob("*") if path.is_dir() else ()
+
     def keep(self, target: Path) -> None:
-        """Copy what the run has left into another folder."""
+        """Copy what the run has left into another folder, empty folders, too."""
         if target.exists():
             shutil.rmtree(target)
+        for folder in [path for path in self._left() if path.is_dir()]:
+            (target / folder.relative_to(self.path)).mkdir(parents=True, exist_ok=True)
         for name, path in self.files().items():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, target / name)

@@ -27,7 +27,8 @@ class Step(msgspec.Struct, frozen=True):
     `weights`, `optimizer` (its state), `rates`, `scale` (of gradient scalers) and `random` (by generator) are what the
     step began from, `losses` and `gradients` what came of it. `samples` are the batches that were fetched since the
     step before, each by one of the `loaders`. Digests are hexadecimal. `count` is how many steps the optimizer's own
-    state counts before it.
+    state counts before it. `own` are generators that variables of the script have, by their names,
+    and `servers` what those of workers that take no steps had when the step began: `shard.rate of ps.0`.
     """
 
     losses: list[str] = []
@@ -40,6 +41,8 @@ class Step(msgspec.Struct, frozen=True):
     scale: list[float] = []
     random: dict[str, str] = {}
     count: int | None = None
+    own: dict[str, str] = {}
+    servers: dict[str, str] = {}
 
 
 class Call(NamedTuple):
@@ -73,7 +76,7 @@ class Attempt:
     first step, `opened` those that were there before the run, `looked` those that it looked at before it acted,
     `listed` the folders that it looked into. `places` are lines of the script, by what they do: `write PATH`,
     `read PATH`, `loader`, `step`. `code` is its exit code, None if it was killed, and `error` the last line about it.
-    `done` is how many of the calls certainly happened.
+    `done` is how many of the calls certainly happened, and `servers` what is to come with the next step.
 
     It began after so many `kills`. Of a restart, `begun` is how many steps it has behind it, and the calls that the run
     without a fault makes until then stand in front of its own, once it or its job has taken a step: it `is_behind`.
@@ -93,6 +96,7 @@ class Attempt:
     places: dict[str, str] = field(default_factory=dict)
     code: int | None = None
     error: str = ""
+    servers: dict[str, str] = field(default_factory=dict)
 
     @property
     def done_steps(self) -> int:
@@ -129,6 +133,12 @@ class Run:
         """Return what a restart reads, the last file first, as `place` takes it."""
         restarts = [attempt for attempts in self.attempts.values() for attempt in attempts[1:]]
         return [f"read {path}" for attempt in restarts for path in reversed(attempt.reads)]
+
+    def opened_by(self, name: str) -> list[str]:
+        """Return the files but for code that the last attempt of a worker has opened, the last one first, as above."""
+        found = [attempts[-1] for worker, attempts in self.attempts.items() if str(worker) == name]
+        paths = [path for attempt in found for path in (*attempt.opened, *attempt.reads)]
+        return [f"read {path}" for path in reversed(paths) if not path.endswith((".py", ".pyc"))]
 
     def restore(self) -> str:
         """Return the line of the script that reads a checkpoint, or else the one that takes a step."""

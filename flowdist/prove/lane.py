@@ -243,6 +243,12 @@ class Lane:
 
     def _told_at_gate(self, member: Member, message: dict[str, Any]) -> None:
         """Handle what a worker says before it may begin."""
+        if message["kind"] == "onlooker":
+            self._selector.unregister(member.link)
+            self._members.discard(member)
+            for each in self._members:
+                each.take_onlooker(message["pid"], member.link)
+            return
         if not member.introduce(message):
             self._forget(member)
             return
@@ -290,6 +296,9 @@ class Lane:
             case "changes":
                 self._note_written([self.folder.inside(message["path"])])
                 return True
+            case "begins":
+                attempt.servers = self._servers() if member.worker.rank == 0 else {}
+                return True
             case "end":
                 return not self._ends(member, attempt, message["code"])
             case "step":
@@ -310,11 +319,17 @@ class Lane:
 
     def _steps(self, member: Member, attempt: Attempt, step: Step) -> None:
         attempt.restored = attempt.restored if attempt.steps else len(attempt.reads)
-        attempt.steps.append(step)
+        attempt.steps.append(msgspec.structs.replace(step, servers=attempt.servers))
+        attempt.servers = {}
         if self._is_resumed(member) and self.behind is not None and len(attempt.steps) == 1:
             attempt.begun, attempt.calls = self.behind(self._run, member.worker)
             attempt.is_behind = True
         attempt.done = len(attempt.calls)
+
+    def _servers(self) -> dict[str, str]:
+        """Return the state of the workers that take no steps."""
+        others = sorted((m for m in self._members if not self._is_task(m)), key=lambda m: m.worker)
+        return {f"{name} of {m.worker}": state for m in others for name, state in m.look().items()}
 
     def _note_written(self, paths: Iterable[str | None]) -> None:
         """Note that the run changes files of the copy, by their relative paths.
@@ -357,7 +372,8 @@ class Lane:
         count = {"TORCHELASTIC_RESTART_COUNT": str(len(attempts) - 1)}  # not FLOWDIST_ATTEMPT: the agent has to know it
         self._is_first = False
         self._run_id = member.run_id
-        member.say(variables=count)
+        is_task = self._is_task(member)
+        member.say(variables=count, tells_steps=is_task and self._tasks is not None, is_looked_at=not is_task)
 
     def _stopped(self, member: Member) -> None:
         """Handle a call in front of which a worker, or a child of it, waits."""

@@ -18,6 +18,7 @@ from flowdist.runtime.worker_env.worker_errors import error_line
 
 _PACKET = 1 << 16
 _FILES_MAX = 4
+_LOOK_S = 1.0
 _TRACEBACK = 1 << 15  # characters at the end of stderr in which a traceback is looked for
 _STARTTIME = 19  # field of /proc/PID/stat, counted after the name; in ticks, rounded down
 
@@ -39,6 +40,7 @@ class Member:
         self.run_id = ""
         self._pid = 0
         self.pidfd = self.listener = -1
+        self._onlooker: socket.socket | None = None
         self.attempt: Attempt | None = None
         self.is_held = False
         self.is_killed = False
@@ -84,6 +86,30 @@ class Member:
         except OSError:
             return False
         return True
+
+    def take_onlooker(self, pid: int, link: socket.socket) -> None:
+        """Keep the connection to the thread that tells the state of a worker, if it is this one's."""
+        if pid == self._pid:
+            self._onlooker = link
+            link.settimeout(_LOOK_S)
+
+    def look(self) -> dict[str, str]:
+        """Return digests of what the worker has in its variables, by their names; nothing if it does not answer."""
+        if self._onlooker is None:
+            return {}
+        answer = b""
+        try:
+            self._onlooker.sendall(b"\n")
+            while not answer.endswith(b"\n"):
+                answer += (more := self._onlooker.recv(_PACKET))
+                if not more:
+                    return {}
+        except OSError:
+            self._onlooker.close()
+            self._onlooker = None  # what it says later is of another time
+            return {}
+        state: dict[str, str] = json.loads(answer)
+        return state
 
     def stop(self) -> None:
         """Stop the worker with all of its processes; it is to be killed next."""
@@ -138,3 +164,5 @@ class Member:
                 os.close(fd)
         self.pidfd = self.listener = -1
         self.link.close()
+        if self._onlooker is not None:
+            self._onlooker.close()

@@ -109,6 +109,7 @@ def points(
         for point in before
     ]
     found += _twice(watched, before, first)
+    found += _in_removals(watched)
     if power:
         whole = [point for point in of_saves if point.kills[0].when != "half"]
         found += [
@@ -254,3 +255,24 @@ def _twice(watched: Watched, before: Sequence[Point], worker: Worker) -> Iterato
     between = [point for point in _at_steps(watched, worker) if point.about == "between saves"]
     for one, other in pairwise(sorted(between, key=lambda point: point.kills[0].nth)):
         yield joined([one, other])
+
+
+def _in_removals(watched: Watched) -> Iterator[Point]:
+    """Yield points at which two saves in a row are killed while each removes something old.
+
+    The restart goes on after such a save and does not remove the same again, so that the second kill is in the next
+    one. A save that removes follows them: if it does not tidy up, nobody does.
+    """
+    saves = [(number, _first_removal(watched, save.places)) for number, save in enumerate(watched.saves, start=1)]
+    removals = [(number, place) for number, place in saves if place is not None]
+    for (number, one), (then, other), _ in zip(removals, removals[1:], removals[2:], strict=False):
+        calls = watched.first(one.worker).calls
+        is_alike = without_numbers(calls[one.at].path) == without_numbers(calls[other.at].path)
+        if then == number + 1 and one.worker == other.worker and is_alike:
+            both = [_point(save, place, calls, "before") for save, place in ((number, one), (then, other))]
+            yield replace(joined(both), about="in the removals of two saves", save=number)
+            return
+
+
+def _first_removal(watched: Watched, places: Sequence[Place]) -> Place | None:
+    return next((place for place in places if watched.first(place.worker).calls[place.at].kind == "unlink"), None)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from flowdist.prove.chain import LONGEST, Queue, came, is_as_planned
 from flowdist.prove.compare import ROUNDING, Ends, Finding, began_at, findings, reached_save, sums_differ
@@ -19,15 +19,18 @@ from flowdist.prove.lane import Lane, StartAgain
 from flowdist.prove.points import Kill, Point, points
 from flowdist.prove.watched import (
     ALL_END,
+    NO_TURNS,
     Names,
     Roles,
     Watched,
     files_read,
     keep_common,
     made_at_first,
+    opened_after,
     paths_of,
     saved_files,
     stateless_roles,
+    turns_of,
 )
 from flowdist.prove.worlds import of_worlds
 
@@ -152,6 +155,7 @@ class Prover:
         kill = Kill(first, "step", between) if between else Kill(first, "end")
         killed = lane.play([kill], within_s=self._within_s)
         watched = Watched(clean, saved_files(clean, killed), files_read(killed))
+        watched = self._with_turns(watched, killed, lane, first, seen)
         watched.stateless = stateless_roles(killed, watched, self._roles.loners)
         self._changing = frozenset(self._ends(watched, _files(self._own / "again"), lane).differ)
         found = points(watched, killed, between, first, power=self._power, sizes=self._roles.sizes)
@@ -166,6 +170,27 @@ class Prover:
         proof.coarse = lane.coarse
         proof.left_alone = tuple(sorted(self._left_out))
         return proof
+
+    def _with_turns(
+        self, watched: Watched, killed: Run, lane: Lane, first: Worker, seen: Callable[[str], None]
+    ) -> Watched:
+        """Return what is known of the script, with the files that take turns.
+
+        They are looked for if not all that is written the second time is known to be a save: its files were not there
+        when the first restart read.
+        """
+        clean = watched.clean
+        one, other, kill = (*_apart(clean), watched.steps, 0, 0)[:3]
+        is_save = any(save.step == other for save in watched.saves)
+        if other >= kill or not watched.saves or (is_save and opened_after(clean, other) <= opened_after(clean, one)):
+            return watched
+        seen(f"one that is killed at step {kill}, to see whether a restart reads what is written after step {other}")
+        later = lane.play([Kill(first, "step", kill)], within_s=self._within_s)
+        resumed = [(watched.first(worker).steps, each[-1].steps) for worker, each in later.attempts.items() if each[1:]]
+        begun = max((began_at(steps, again, one) for steps, again in resumed if steps and again), default=0)
+        turns = turns_of(clean, killed, later, (one, other)) if one < begun <= other else NO_TURNS
+        read = watched.read | files_read(later) if turns.one else watched.read
+        return Watched(clean, watched.saved | saved_files(clean, later), read, turns=turns)
 
     def _again(self, lane: Lane, clean: Run) -> Run:
         """Run the script once more without a fault, with the folders that it makes first made, if it bears that."""
@@ -351,7 +376,19 @@ class Prover:
                 differ[name] = "it is missing"
             elif entry := first_difference(path, now[name], homes):
                 differ[name] = f"{entry} differs"
-        return Ends(differ, tuple(sorted(set(now) - set(kept))))
+        return Ends(differ, too_many(now, self._own / "kept"))
+
+
+def too_many(files: Iterable[str], kept: Path) -> tuple[str, ...]:
+    """Return which of these files the run without a fault has not left: a folder stands for all that is in it.
+
+    Args:
+        files: Paths of files, relative to the folder of a run.
+        kept: A copy of what the run without a fault has left.
+    """
+    ways = ([*reversed(PurePosixPath(name).parents), PurePosixPath(name)] for name in files)
+    new = (next((str(each) for each in way if not (kept / each).exists()), "") for way in ways)
+    return tuple(sorted({*new} - {""}))
 
 
 def _behind(watched: Watched, run: Run, worker: Worker) -> tuple[int, list[Call]]:
@@ -391,12 +428,17 @@ def _rename(run: Run, name_of: Callable[[str], str]) -> None:
 
 def _between(clean: Run) -> int:
     """Return a step between the first two steps after which files were written; 0 if the script takes no steps."""
-    steps = sorted({call.steps for attempts in clean.attempts.values() for call in attempts[0].calls} - {0})
     total = max((len(attempts[0].steps) for attempts in clean.attempts.values()), default=0)
-    apart = [step for at, step in enumerate(steps) if at == 0 or step > steps[at - 1] + 1]
+    apart = _apart(clean)
     if len(apart) > 1:
         return apart[1]
     return min(total, ((apart[0] if apart else 0) + total + 1) // 2)
+
+
+def _apart(clean: Run) -> list[int]:
+    """Return the steps after which files were written, without those that follow such a step at once."""
+    steps = sorted({call.steps for attempts in clean.attempts.values() for call in attempts[0].calls} - {0})
+    return [step for at, step in enumerate(steps) if at == 0 or step > steps[at - 1] + 1]
 
 
 def _first_unequal(one: Run, other: Run) -> str:

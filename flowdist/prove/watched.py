@@ -62,17 +62,25 @@ def _keep_seeded(run: Run, other: Run) -> None:
     for worker, attempts in run.attempts.items():
         steps = attempts[0].steps
         theirs = other.attempts[worker][0].steps if worker in other.attempts else []
-        changing = {
-            name
-            for step, again in zip(steps, theirs, strict=False)
-            for name, state in step.random.items()
-            if again.random.get(name) != state
-        }
-        if changing:
-            attempts[0].steps = [
-                msgspec.structs.replace(step, random={n: s for n, s in step.random.items() if n not in changing})
-                for step in steps
-            ]
+        for field_name in ("random", "own", "servers"):
+            mine, again = ([getattr(step, field_name) for step in each] for each in (steps, theirs))
+            left_out = _changing(zip(mine, again, strict=False))
+            left_out |= _constant(mine) if field_name == "servers" else set()
+            if left_out:
+                states = [{name: state for name, state in each.items() if name not in left_out} for each in mine]
+                steps = [
+                    msgspec.structs.replace(s, **{field_name: state}) for s, state in zip(steps, states, strict=True)
+                ]
+        attempts[0].steps = steps
+
+
+def _changing(pairs: Iterable[tuple[dict[str, str], dict[str, str]]]) -> set[str]:
+    return {name for states, others in pairs for name, state in states.items() if others.get(name) != state}
+
+
+def _constant(steps: list[dict[str, str]]) -> set[str]:
+    """Return the variables that no step changes, such as one that says from which folder to go on."""
+    return {name for each in steps for name in each if len({states.get(name) for states in steps}) == 1}
 
 
 def made_at_first(run: Run) -> frozenset[str]:
@@ -105,6 +113,16 @@ class Roles(NamedTuple):
 ALL_END = Roles()  # a script: all of its workers end
 
 
+class Turns(NamedTuple):
+    """Names of files, without numbers, that each other save has, and of those that the saves between have."""
+
+    one: frozenset[str] = frozenset()
+    other: frozenset[str] = frozenset()
+
+
+NO_TURNS = Turns()
+
+
 class Place(NamedTuple):
     """A call of a save: the worker, and its place among the calls of its attempt."""
 
@@ -130,13 +148,14 @@ class Watched:
 
     `saved` are the files and folders that a restart reads. Of a folder, all that is in it counts; `read` are the files
     alone. Roles that are `stateless` have no gang and read none of it: each of their workers begins anew whenever it is
-    started.
+    started. `turns` are names of files that two saves have in turns, see `turns_of`.
     """
 
     clean: Run
     saved: frozenset[str]
     read: frozenset[str] = frozenset()
     stateless: frozenset[str] = frozenset()
+    turns: Turns = NO_TURNS
     saves: list[Save] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -200,6 +219,29 @@ def saved_files(clean: Run, killed: Run) -> frozenset[str]:
     return frozenset(found | temporary)
 
 
+def turns_of(clean: Run, killed: Run, later: Run, steps: tuple[int, int]) -> Turns:
+    """Return the files that take turns: `a.pt` has one save and `b.pt` the next, each whole by itself.
+
+    A part of the save before it, or a best model, is written in the same way. But no restart begins with its step.
+
+    Args:
+        clean: A run without a fault.
+        killed: One whose restart may read what was written after the first of the steps.
+        later: One whose restart began with the second of them.
+        steps: These steps.
+    """
+    before, then = (frozenset(map(without_numbers, files_read(run))) for run in (killed, later))
+    one, other = opened_after(clean, steps[0]) & before, opened_after(clean, steps[1]) & then - before
+    return Turns(one - other, other - one) if one - other and other - one else NO_TURNS
+
+
+def opened_after(clean: Run, step: int) -> frozenset[str]:
+    """Return the names, without numbers, of the files that are opened or renamed to after a step."""
+    calls = [call for attempts in clean.attempts.values() for call in attempts[0].calls if call.steps == step]
+    paths = {path for call in calls for path in (call.path if call.kind == "open" else "", call.target)}
+    return frozenset(map(without_numbers, paths - {""}))
+
+
 def stateless_roles(killed: Run, saved: Watched, loners: Iterable[str]) -> frozenset[str]:
     """Return the roles without a gang of which no worker has read anything that was saved."""
     restarts = [(worker.role, each) for worker, attempts in killed.attempts.items() for each in attempts[1:]]
@@ -219,7 +261,7 @@ def _saves(clean: Run, watched: Watched) -> list[Save]:
     wanted = {without_numbers(path) for path in watched.read} & {name for part in parts for name in part.made}
     whole: list[_Part] = []
     for part in parts:
-        if whole and part.goes_on(whole[-1], wanted):
+        if whole and part.goes_on(whole[-1], wanted, watched.turns):
             whole[-1].add(part)
         else:
             whole.append(part)
@@ -251,14 +293,19 @@ class _Part:
         self.changed, self.opened = self.changed | other.changed, self.opened | other.opened
         self.brought, self.made = self.brought | other.brought, self.made | other.made
 
-    def goes_on(self, save: _Part, wanted: set[str]) -> bool:
+    def takes_turns(self, save: _Part, turns: Turns) -> bool:
+        """Return whether this part has the files of one turn, and the save before it those of the other."""
+        mine, theirs = ({name for _, name in each.brought} for each in (self, save))
+        return any(mine & one and theirs & other for one, other in (turns, turns[::-1]))
+
+    def goes_on(self, save: _Part, wanted: set[str], turns: Turns) -> bool:
         """Return whether this part belongs to the save before it: `wanted` are names of what a restart reads.
 
         A save in the background writes its files while the script takes steps, and may name them, or remove old ones,
         several steps later. A new one brings the same names again; or it comes later than one step after, and makes
         something that is wanted, while the one before it lacks nothing of that and has nothing open.
         """
-        if self.brought & save.brought:
+        if self.brought & save.brought or self.takes_turns(save, turns):
             return False
         is_next, is_open = self.step == save.last + 1, bool(self.changed & save.opened)
         return is_next or is_open or not self.made & wanted or not wanted <= save.made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from flowdist.prove.compare import HELP, Ends, Finding, began_at, findings, reached_save, sums_differ
 from flowdist.prove.history import Attempt, Run, Step, Worker
+from flowdist.prove.proving import too_many
 from flowdist.prove.watched import Watched
 from tests.prove.histories import EVERY, KILL, NOTHING, POINT, RANKS, STEPS, attempt, resumed, save, step, watched
 
@@ -57,6 +59,35 @@ def test_what_was_not_restored_is_named(changes: dict[str, object], kind: str) -
 
 def test_a_generator_that_nobody_draws_from_is_no_finding() -> None:
     assert shown(resumed(8, random={"torch": "other"})) == []
+
+
+def test_a_generator_of_the_script_itself_is_named_by_its_variable() -> None:
+    script = watched()
+    for attempts in script.clean.attempts.values():
+        attempts[0].steps = [
+            msgspec.structs.replace(each, own={"noise": f"n{at}"}) for at, each in enumerate(attempts[0].steps)
+        ]
+    (finding,) = findings(script, resumed(8, own={"noise": "n0"}, losses=["7.0"]), POINT, NOTHING)
+    assert finding.kind == "random numbers" and "the generator of noise is not where it was" in finding.text
+    assert [each.kind for each in findings(script, resumed(8, losses=["7.0"]), POINT, NOTHING)] == ["losses"]
+    assert findings(script, resumed(8, own={"noise": "n0"}), POINT, NOTHING) == []
+
+
+def test_what_a_server_lacks_is_named_by_its_variable_if_the_step_itself_has_all() -> None:
+    script = watched()
+    attempts = script.clean.attempts[RANKS[0]]
+    steps = enumerate(attempts[0].steps)
+    attempts[0].steps = [msgspec.structs.replace(s, servers={"shard.rate of ps.0": f"r{at}"}) for at, s in steps]
+    run = resumed(8, servers={"shard.rate of ps.0": "r0"}, losses=["7.0"])
+    run.attempts[Worker("ps", 0)] = [Attempt(), Attempt(opened=["server.py", "ckpt/8/ps0.npz"])]
+    run.attempts[Worker("ps", 0)][1].places = {"read ckpt/8/ps0.npz": "server.py:7", "read server.py": "server.py:1"}
+    (finding,) = findings(script, run, POINT, NOTHING)
+    assert (finding.kind, finding.place) == ("server state", "server.py:7")
+    assert finding.text.endswith("a server does not have what step 8 has left: shard.rate of ps.0")
+    assert [each.kind for each in findings(script, resumed(8, losses=["7.0"]), POINT, NOTHING)] == ["losses"]
+    assert findings(script, resumed(8, servers={"shard.rate of ps.0": "r0"}), POINT, NOTHING) == []
+    both = resumed(8, servers={"shard.rate of ps.0": "r0"}, weights="other")
+    assert [each.kind for each in findings(script, both, POINT, NOTHING)] == ["weights"]
 
 
 def test_the_first_step_that_differs_is_named() -> None:
@@ -143,6 +174,15 @@ def test_files_that_pile_up_are_found_by_two_kills() -> None:
     assert findings(watched(), resumed(8), twice, Ends({}, ("ckpt/a.tmp",))) == []
 
 
+def test_files_of_one_folder_do_not_pile_up(tmp_path: Path) -> None:
+    """A folder with a fixed name is the same one after each kill, however many files it has."""
+    (tmp_path / "ckpt/empty").mkdir(parents=True)
+    (tmp_path / "ckpt/12.pt").write_text("")
+    assert too_many(["ckpt/12.pt", "ckpt/new/a.pt", "ckpt/new/b.pt"], tmp_path) == ("ckpt/new",)
+    assert too_many(["ckpt/8/a.pt", "ckpt/9/a.pt", "c.pt"], tmp_path) == ("c.pt", "ckpt/8", "ckpt/9")
+    assert too_many(["ckpt/empty/a.1", "ckpt/empty/a.2"], tmp_path) == ("ckpt/empty/a.1", "ckpt/empty/a.2")
+
+
 @given(st.integers(0, STEPS - 1), st.integers(0, STEPS))
 def test_where_an_attempt_began_is_found_whatever_is_expected(begun: int, expected: int) -> None:
     clean = [step(number, 0) for number in range(STEPS)]
@@ -194,6 +234,13 @@ def test_steps_that_a_script_reports_say_where_it_began_though_it_draws_from_the
     clean = [Step(count=number, random={"python": f"p{number}"}) for number in range(STEPS)]
     again = [msgspec.structs.replace(step, random=clean[at].random) for at, step in enumerate(clean[8:])]
     assert began_at(clean, again, 0) == began_at(clean, again, 8) == 8
+
+
+def test_a_generator_that_nobody_seeds_does_not_hide_where_the_others_say_that_an_attempt_began() -> None:
+    """It counts one step too far: its generators are those of the step before."""
+    clean = [Step(count=number, random={"python": f"p{number}"}) for number in range(STEPS)]
+    again = [Step(count=number + 1, random={"python": f"p{number}", "numpy": "any"}) for number in range(8, STEPS)]
+    assert began_at(clean, again, 8) == 8
 
 
 def test_a_file_that_is_missing_at_the_end_is_said_to_be() -> None:

@@ -119,3 +119,15 @@ def test_what_a_renamed_folder_holds_is_left_by_the_run(folder: Folder) -> None:
     assert list(folder.files()) == ["out/step_8/a.pt"]
     folder.keep(folder.path.parent / "kept")
     assert (folder.path.parent / "kept/out/step_8/a.pt").read_text() == "new"
+
+
+def test_what_a_run_has_left_is_kept_with_its_empty_folders(folder: Folder, tmp_path: Path) -> None:
+    (folder.path / "out/tmp").mkdir(parents=True)
+    (folder.path / "out/a.pt").write_text("a")
+    folder.note_written("out")
+    folder.keep(tmp_path / "kept")
+    assert sorted(str(path.relative_to(tmp_path / "kept")) for path in (tmp_path / "kept").rglob("*")) == [
+        "out",
+        "out/a.pt",
+        "out/tmp",
+    ]

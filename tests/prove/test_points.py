@@ -8,7 +8,7 @@ import pytest
 from flowdist.prove.compare import reached_save
 from flowdist.prove.history import Attempt, Call, Run
 from flowdist.prove.points import TELLING, Kill, Point, points, seeded
-from flowdist.prove.watched import Names, Watched, keep_common, saved_files
+from flowdist.prove.watched import Names, Turns, Watched, keep_common, saved_files, turns_of
 from tests.prove.histories import EVERY, RANKS, STEPS, resumed, save, watched
 
 
@@ -157,6 +157,46 @@ def test_two_files_that_take_turns_are_a_save_each() -> None:
     assert [each.step for each in script.saves] == [4, 8, 12]
 
 
+def in_turns(files: dict[int, str]) -> Run:
+    """Return a run without a fault in which rank 0 writes a file in place after some steps."""
+    run = watched().clean
+    calls = [[Call("openat", path, "", 0, at), Call("write", path, "", 9, at)] for at, path in files.items()]
+    run.attempts[RANKS[0]][0].calls = [call for some in calls for call in some]
+    return run
+
+
+def reading(*paths: str) -> Run:
+    """Return a run whose restart reads these files."""
+    run = resumed(4, killed_after=8)
+    for attempts in run.attempts.values():
+        attempts[1].reads = [*paths]
+    return run
+
+
+TURNS = {2: "a.pt", 4: "b.pt", 6: "a.pt", 8: "b.pt", 10: "a.pt", 12: "b.pt"}
+
+
+@pytest.mark.parametrize("read_later", [("b.pt",), ("a.pt", "b.pt")])
+def test_files_without_a_number_that_take_turns_are_a_save_each(read_later: tuple[str, ...]) -> None:
+    """The newest is looked for by its time, or in the content of both."""
+    clean = in_turns(TURNS)
+    turns = turns_of(clean, reading("a.pt"), reading(*read_later), (2, 4))
+    script = Watched(clean, frozenset({"a.pt", "b.pt"}), frozenset({"a.pt", "b.pt"}), turns=turns)
+    assert [each.step for each in script.saves] == [*TURNS]
+
+
+def test_what_is_not_read_or_comes_in_each_save_takes_no_turns() -> None:
+    """As the best model so far, or an index that is read with the second save as with the first."""
+    best = in_turns({4: "ckpt/last.pt", 6: "ckpt/best.pt", 8: "ckpt/last.pt", 12: "ckpt/last.pt"})
+    assert turns_of(best, reading("ckpt/last.pt"), reading("ckpt/last.pt"), (4, 6)) == Turns()
+    same = in_turns({4: "ckpt/last.pt", 8: "ckpt/last.pt"})
+    assert turns_of(same, reading("ckpt/last.pt"), reading("ckpt/last.pt"), (4, 8)) == Turns()
+    parts = in_turns({4: "a.pt", 5: "index", 8: "b.pt", 9: "index", 12: "a.pt"})
+    turns = turns_of(parts, reading("a.pt", "index"), reading("b.pt", "index"), (4, 8))
+    script = Watched(parts, frozenset({"a.pt", "b.pt", "index"}), frozenset({"a.pt", "b.pt", "index"}), turns=turns)
+    assert [each.step for each in script.saves] == [4, 8, 12]
+
+
 def test_saves_after_neighbouring_steps_are_one_and_a_save_at_each_step_is_one_each() -> None:
     clean = watched().clean
     clean.attempts[RANKS[0]][0].calls = [*save(4), *save(8)]
@@ -176,11 +216,29 @@ def test_a_call_that_another_run_does_not_have_is_no_point() -> None:
 
 def test_a_generator_that_nobody_seeds_is_not_compared() -> None:
     one, other = watched().clean, watched().clean
+    for run in (one, other):
+        first = run.attempts[RANKS[0]][0]
+        first.steps = [msgspec.structs.replace(each, own={"noise": "n", "order": "o"}) for each in first.steps]
     steps = other.attempts[RANKS[0]][0].steps
-    steps[3] = msgspec.structs.replace(steps[3], random={**steps[3].random, "python": "other"})
+    changes = {"random": {**steps[3].random, "python": "other"}, "own": {"noise": "other", "order": "o"}}
+    steps[3] = msgspec.structs.replace(steps[3], **changes)
     keep_common(one, other)
     assert {tuple(step.random) for step in one.attempts[RANKS[0]][0].steps} == {("torch",)}
+    assert {tuple(step.own) for step in one.attempts[RANKS[0]][0].steps} == {("order",)}
     assert {tuple(step.random) for step in one.attempts[RANKS[1]][0].steps} == {("torch", "python")}
+
+
+def test_a_variable_of_a_server_that_stays_the_same_or_is_never_the_same_is_not_compared() -> None:
+    """As the folder from which it goes on, and the time."""
+    runs = watched().clean, watched().clean
+    for number, run in enumerate(runs):
+        first = run.attempts[RANKS[0]][0]
+        first.steps = [
+            msgspec.structs.replace(step, servers={"rate": f"{at}", "folder": "None", "time": f"{number}.{at}"})
+            for at, step in enumerate(first.steps)
+        ]
+    keep_common(*runs)
+    assert {tuple(step.servers) for step in runs[0].attempts[RANKS[0]][0].steps} == {("rate",)}
 
 
 def test_a_call_that_nobody_can_do_in_place_of_the_process_has_no_point_after_it() -> None:
@@ -221,3 +279,31 @@ def test_an_elastic_role_has_points_with_one_replica_less_and_with_as_many_again
     settings = {"power": False, "sizes": {"default": (2, 2), "reader": (1, 4)}}
     fixed = points(watched(), resumed(4, killed_after=8), 6, RANKS[0], **settings)  # type: ignore[arg-type]
     assert not any(kill.size for point in fixed for kill in point.kills)
+
+
+def removing(*saves: tuple[int, int]) -> Watched:
+    """Return a script that saves after steps 2, 4, ...; the save after each first step removes the other one."""
+    run = watched().clean
+    calls = {after: save(after) for after in range(2, STEPS + 1, 2)}
+    for after, old in saves:
+        calls[after].append(Call("unlink", f"ckpt/{old}.pt", "", 0, after))
+    run.attempts[RANKS[0]][0].calls = [call for some in calls.values() for call in some]
+    return Watched(run, frozenset({"ckpt"}))
+
+
+@pytest.mark.parametrize(
+    ("saves", "expected"),
+    [
+        ([(6, 2), (8, 4), (10, 6)], ["ckpt/2.pt", "ckpt/4.pt"]),
+        ([(6, 2), (8, 4)], []),  # nothing comes after them that may tidy up
+        ([(4, 2), (8, 4), (10, 6), (12, 8)], ["ckpt/4.pt", "ckpt/6.pt"]),
+        ([], []),
+    ],
+)
+def test_two_saves_in_a_row_are_killed_while_they_remove_something(
+    saves: list[tuple[int, int]], expected: list[str]
+) -> None:
+    found = points(removing(*saves), resumed(4, killed_after=8), 6, RANKS[0], power=False)
+    both = [point for point in found if point.about == "in the removals of two saves"]
+    assert [kill.path for point in both for kill in point.kills] == expected
+    assert all(point.save and {kill.kind for kill in point.kills} == {"unlink"} for point in both)

@@ -15,6 +15,8 @@ import pytest
 from flowdist.cli.run.prove import ProveOptions, _again, _Launch
 from flowdist.cli.shared.options import TopologyOptions
 from flowdist.testing import prove
+from tests.prove.__main__ import BUGS
+from tests.prove.__main__ import proved as proved_topology
 
 pytestmark = pytest.mark.real
 
@@ -299,3 +301,109 @@ def test_samples_of_worker_samples_and_losses_of_worker_log_are_compared(
 ) -> None:
     (tmp_path / "train.py").write_text(SAMPLED.replace(old, new))
     assert [found["kind"] for found in proved(tmp_path, "--fail-fast")["found"]] == kinds
+
+
+REMOVING = """import json, os
+import flowdist.worker as worker
+
+rank = int(os.environ["RANK"])
+os.makedirs("out", exist_ok=True)
+saved = lambda: sorted(int(name[:-5]) for name in os.listdir("out") if name.endswith(".json"))
+begun, total = json.load(open(f"out/{saved()[-1]}.json")) if saved() else (0, 0)
+for step in range(begun, 12):
+    total += step
+    worker.progress(step + 1)
+    if (step + 1) % 2 == 0:
+        with open("out/new", "w") as file:
+            json.dump([step + 1, total], file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace("out/new", f"out/{step + 1}.json")
+        for old in saved()[:-2]:
+            trash = f"out/old.{os.getpid()}"
+            os.replace(f"out/{old}.json", trash)
+            os.unlink(trash)
+"""
+
+
+@pytest.mark.parametrize(("trash", "kinds"), [("old.{os.getpid()}", ["leftovers"]), ("old", [])])
+def test_what_a_kill_in_a_removal_leaves_is_found_if_each_leaves_one_more(
+    tmp_path: Path, trash: str, kinds: list[str]
+) -> None:
+    (tmp_path / "train.py").write_text(REMOVING.replace("old.{os.getpid()}", trash))
+    answer = proved(tmp_path, "--procs", "1")
+    assert [found["kind"] for found in answer["found"]] == kinds
+    assert any(" + " in tried["point"] and "unlink" in tried["point"] and tried["came"] for tried in answer["tried"])
+    if kinds:
+        assert answer["found"][0]["place"] == "train.py:20"
+
+
+TURNS = """import json, os, random
+import flowdist.worker as worker
+
+rank = int(os.environ["RANK"])
+random.seed(rank)
+begun, total = 0, 0.0
+there = [name for name in ("a.json", "b.json") if os.path.exists(name)]
+NEWEST
+for step in range(begun, 16):
+    total += random.random()
+    worker.progress(step + 1)
+    if (step + 1) % 4 == 0:
+        name = "b.json" if step // 4 % 2 else "a.json"
+        with open(name, "w") as file:
+            json.dump([step + 1, total, random.getstate()], file)
+            file.flush()
+            os.fsync(file.fileno())
+"""
+MARKED = """
+        with open("new", "w") as file:
+            file.write(name)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace("new", "good")
+"""
+BY_MARKER = """
+if os.path.exists("good"):
+    begun, total, state = json.load(open(open("good").read()))
+    random.setstate((state[0], tuple(state[1]), state[2]))
+"""
+BY_CONTENT = """
+for name in there:
+    try:
+        saved = json.load(open(name))
+    except ValueError:
+        continue  # it was being written
+    if saved[0] > begun:
+        begun, total, state = saved
+        random.setstate((state[0], tuple(state[1]), state[2]))
+"""
+BY_TIME = """
+if there:
+    begun, total, state = json.load(open(max(there, key=os.path.getmtime)))
+    random.setstate((state[0], tuple(state[1]), state[2]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("newest", "marked", "kinds"),
+    [(BY_MARKER, MARKED, []), (BY_CONTENT, "", []), (BY_TIME, "", ["torn save"]), (BY_TIME, MARKED, ["torn save"])],
+)
+def test_two_files_that_are_written_in_turns_are_a_save_each(
+    tmp_path: Path, newest: str, marked: str, kinds: list[str]
+) -> None:
+    """The files are beside the script: each counts if a restart reads it, and the first restart reads one of them."""
+    (tmp_path / "train.py").write_text(TURNS.replace("NEWEST", newest.strip()) + marked.removeprefix("\n"))
+    answer = proved(tmp_path, "--procs", "1", *(["--fail-fast"] if kinds else []))
+    assert [found["kind"] for found in answer["found"]] == kinds
+    assert [save["step"] for save in answer["saves"]] == [4, 8, 12, 16]
+    assert {"a.json", "b.json"} <= {*answer["saved"]}
+
+
+def test_what_a_restarted_server_has_not_loaded_is_named_by_its_variable() -> None:
+    pytest.importorskip("torch")
+    (bug,) = [each for each in BUGS if each[0] == "ps-momentum-lost"]
+    answer, _ = proved_topology(bug[1], bug[3], "--fail-fast")
+    (found,) = answer["found"]
+    assert (found["kind"], found["place"].split(":")[0]) == ("server state", "ps_server.py")
+    assert "shard.momentum of ps.0, shard.momentum of ps.1" in found["text"]

@@ -21,6 +21,7 @@ from typing import NoReturn
 
 from flowdist.prove import calls
 from flowdist.prove.in_worker import recorder
+from flowdist.prove.in_worker.onlooker import look_on
 from flowdist.prove.in_worker.prover_link import Prover
 
 NAMES = (
@@ -57,6 +58,9 @@ def enter(looked_at: list[str]) -> None:
         _prover.connect(_path)
         told = _prover.ask(kind="hello", pid=os.getpid(), **{name: os.environ.get(name, "") for name in NAMES})
         os.environ.update(told["variables"])
+        _prover.tells_steps = told["tells_steps"]
+        if told["is_looked_at"]:
+            look_on(_path, _folder)
         try:
             listener = calls.install()
         except calls.Unsupported as error:

@@ -25,6 +25,7 @@ class Prover:
         self._socket: socket.socket | None = None
         self._lock = threading.RLock()
         self._pid = -1
+        self.tells_steps = False  # when a step begins, the prover looks at workers that take none
         self.is_coarse = False  # the kernel does not stop this worker: it asks before it changes a file
 
     def connect(self, path: str) -> None:

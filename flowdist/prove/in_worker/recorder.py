@@ -10,19 +10,19 @@ Nothing here changes what the script computes: no generator draws, no tensor is 
 
 from __future__ import annotations
 
-import ctypes
 import functools
-import hashlib
 import importlib.abc
 import marshal
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from flowdist.prove.in_worker.digests import digest, hashed
 from flowdist.prove.in_worker.prover_link import Prover
+from flowdist.prove.in_worker.variables import own_generators
 
 SAMPLES_MAX = 100_000  # of one step, that are told one by one
 
@@ -73,6 +73,7 @@ class Recorder:
         def noting(backward: Callable[..., Any]) -> Callable[..., Any]:
             def backward_noted(tensors: Any, *args: Any, **kwargs: Any) -> Any:
                 if self._depth == 0:
+                    self._begin_step()
                     self._losses += [_scalar(tensor) for tensor in _tensors(tensors)]
                 self._depth += 1
                 try:
@@ -99,7 +100,7 @@ class Recorder:
             batch = given(this)
             queue = this.__dict__.get("_flowdist_drawn")
             index = queue.popleft() if queue else None
-            self._samples.append(index if _is_numbers(index) else _digest(batch))
+            self._samples.append(index if _is_numbers(index) else digest(batch))
             self._loaders.append(_name_of(this))
             return batch
 
@@ -135,7 +136,8 @@ class Recorder:
 
         def tell(step: int) -> None:
             if not self._has_optimizer and ("torch" not in sys.modules or self._losses):
-                self._prover.ask(kind="step", count=int(step), random=_random(), **self._since_last())
+                own = own_generators(self._places.folder)
+                self._prover.ask(kind="step", count=int(step), random=_random(), own=own, **self._since_last())
 
         def progress(step: int) -> None:
             report(step)
@@ -163,29 +165,35 @@ class Recorder:
 
         module.Samples.batch = batch
 
+    def _begin_step(self) -> None:
+        """Say that a step begins, at its first loss: workers that take none have done nothing of it yet."""
+        if self._prover.tells_steps and not self._losses and self._prover.is_open():
+            self._prover.ask(kind="begins")
+
     def _before_step(self, optimizer: Any, *_: Any) -> None:
         if self._is_quiet():
             return
         groups = optimizer.param_groups
         self._before = {
-            "weights": _digest([group["params"] for group in groups]),
-            "optimizer": _digest(_state(optimizer)),
+            "weights": digest([group["params"] for group in groups]),
+            "optimizer": digest(_state(optimizer)),
             "rates": [_number(group.get("lr")) for group in groups],
             "scale": [scaler.get_scale() for scaler in self._scalers],
             "random": _random(),
             "count": _count(optimizer),
+            "own": own_generators(self._places.folder),
         }
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
         if self._is_quiet():
             return
         weights = [group["params"] for group in optimizer.param_groups]
-        if not self._losses and _digest(weights) == self._before["weights"]:
+        if not self._losses and digest(weights) == self._before["weights"]:
             return  # torch.distributed.checkpoint takes such a step, to have the optimizer make its state
         self._has_optimizer = True
         seen = self._since_last()
         self._places.tell("step")
-        gradients = _digest([each.grad for group in optimizer.param_groups for each in group["params"]])
+        gradients = digest([each.grad for group in optimizer.param_groups for each in group["params"]])
         self._prover.ask(kind="step", gradients=gradients, **seen, **self._before)
 
     def _since_last(self) -> dict[str, list[Any]]:
@@ -339,7 +347,7 @@ def _scalar(tensor: Any) -> str:
         return repr(float(tensor))
     if getattr(tensor, "numel", lambda: 0)() == 1:
         return repr(float(tensor.detach()))
-    return _digest(tensor)
+    return digest(tensor)
 
 
 def _number(value: Any) -> Any:
@@ -379,51 +387,13 @@ def _random() -> dict[str, str]:
     """Return a digest of each generator's state: of Python, numpy, torch and each device."""
     found = {}
     if "random" in sys.modules:
-        found["python"] = _hashed(marshal.dumps(sys.modules["random"].getstate(), 2))
+        found["python"] = hashed(marshal.dumps(sys.modules["random"].getstate(), 2))
     if (numpy := sys.modules.get("numpy")) is not None and "numpy.random" in sys.modules:
         kind, keys, *rest = numpy.random.get_state()
-        found["numpy"] = _hashed(keys.tobytes() + repr((kind, rest)).encode())
+        found["numpy"] = hashed(keys.tobytes() + repr((kind, rest)).encode())
     torch = sys.modules.get("torch")
     if torch is not None:
-        found["torch"] = _digest(torch.get_rng_state())
+        found["torch"] = digest(torch.get_rng_state())
     if torch is not None and torch.cuda.is_initialized():
-        found |= {f"cuda:{at}": _digest(state) for at, state in enumerate(torch.cuda.get_rng_state_all())}
+        found |= {f"cuda:{at}": digest(state) for at, state in enumerate(torch.cuda.get_rng_state_all())}
     return found
-
-
-def _hashed(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=8).hexdigest()
-
-
-def _digest(value: Any) -> str:
-    """Return a digest of a nested value; tensors and arrays by their kind, shape and bytes."""
-    hashed = hashlib.blake2b(digest_size=8)
-    for part in _parts(value):
-        hashed.update(part)
-    return hashed.hexdigest()
-
-
-def _parts(value: Any) -> Iterable[bytes | memoryview]:
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.Tensor):
-        local = value.detach()
-        local = local.to_local() if hasattr(local, "to_local") else local  # a DTensor: the part that this rank has
-        yield f"{local.dtype}{tuple(local.shape)}".encode()
-        if local.numel():
-            local = local.cpu().contiguous()
-            size = local.numel() * local.element_size()
-            yield bytes((ctypes.c_char * size).from_address(local.data_ptr()))  # without numpy, which may be missing
-    elif hasattr(value, "tobytes") and hasattr(value, "dtype"):
-        yield f"{value.dtype}{value.shape}".encode()
-        yield value.tobytes()
-    elif isinstance(value, dict):
-        for key, each in value.items():
-            yield repr(key).encode()
-            yield from _parts(each)
-    elif isinstance(value, (list, tuple)):
-        yield b"["
-        for each in value:
-            yield from _parts(each)
-        yield b"]"
-    else:
-        yield repr(value).encode()
