@@ -26,12 +26,16 @@ def check_snapshots(job: JobState, world: World) -> None:
         for copies in snapshot.copies.values():
             assert all(job.nodes[holder].usable for holder in copies), f"{name} has a copy on a lost node"
             assert len(set(copies.values())) <= 1, f"{name} has copies of one shard that differ"
-    reads = world.reads
-    if reads is not None and world.phase == "running" and job.ending is None:
-        known = world.snapshots.get((reads.generation, reads.step))
-        assert known is not None and known.least, f"{world.name} reads the snapshot of step {reads.step}: it is lost"
-        for rank, names in enumerate(reads.holders()):
-            assert known.copies[rank].keys() & set(names), f"{world.name} reads shard {rank}: its holders have lost it"
+    if world.reads is not None and world.phase == "running" and job.ending is None:
+        _check_reads(world, world.reads)
+
+
+def _check_reads(world: World, reads: SnapshotRef) -> None:
+    """Check that of each shard that a generation reads one of the holders that it knows has a copy."""
+    known = world.snapshots.get((reads.generation, reads.step))
+    assert known is not None and known.least, f"{world.name} reads the snapshot of step {reads.step}: it is lost"
+    for rank, names in enumerate(reads.holders()):
+        assert known.copies[rank].keys() & set(names), f"{world.name} reads shard {rank}: its holders have lost it"
 
 
 def check_start(job: JobState, start: StartReplica, chosen: SnapshotRef) -> None:
