@@ -44,6 +44,13 @@ def drop(see, kept):
     see()
     del big
     see()
+
+def keep(see):
+    width, depth = 3, random.Random(4)
+    settings = locals()
+    later = 5
+    see()
+    return settings, later
 """
 
 
@@ -95,6 +102,13 @@ def test_what_a_script_drops_does_not_live_on_because_it_was_looked_at(script: A
 
     script.drop(see, lambda big: kept.append(weakref.ref(big)))
     assert alive == [True, False]
+
+
+def test_what_a_function_has_got_of_locals_stays_as_it_is(script: Any, tmp_path: Path) -> None:
+    seen: list[dict[str, str]] = []
+    settings, _ = script.keep(lambda: seen.append(own_generators(str(tmp_path))))
+    assert settings["width"] == 3 and "later" not in settings and "settings" not in settings
+    assert list(seen[0]) == ["everywhere"], "its own variables are not looked at"
 
 
 def test_generators_of_numpy_and_torch_are_found(script: Any, tmp_path: Path) -> None:

@@ -45,12 +45,14 @@ def _digests(frame: FrameType | None, folder: str, state_of: Any) -> dict[str, s
     found: dict[str, str] = {}
     while frame is not None:
         if os.path.abspath(frame.f_code.co_filename).startswith(f"{folder}/"):  # noqa: PTH100
-            variables = frame.f_locals
+            is_copy = _KEEPS_COPIES and bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
+            # What such a function has got of locals() is that dict: to ask for it would change the script's own.
+            variables = {} if is_copy and "locals" in frame.f_code.co_names else frame.f_locals
             for values in (variables, frame.f_globals):
                 for name, value in _named(values, folder):
                     if name not in found and (state := state_of(value)) is not None:
                         found[name] = state
-            if _KEEPS_COPIES and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            if is_copy:
                 variables.clear()
         frame = frame.f_back
     return found
