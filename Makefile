@@ -176,6 +176,8 @@ bench: $(VENV)/.dev  ## every benchmark, with its peer in the same run
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/proof.py
 	$(BIN)/python benchmarks/snapshot.py
+	$(BIN)/python benchmarks/same_run.py
+	$(BIN)/python benchmarks/from_memory.py
 
 MINUTES ?= 30
 SEED ?= 1
