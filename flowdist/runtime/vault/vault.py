@@ -262,9 +262,13 @@ class Vault:
         writer.write(encode(Stored()))
 
     async def _send(self, shard: Shard, writer: asyncio.StreamWriter) -> None:
-        """Send a copy to another vault, after its digest was checked."""
+        """Send a copy to another vault, after its digest was checked.
+
+        Whoever asks was told that it is here. So the controller has to learn that it is not.
+        """
         copy = self._copies.get(shard)
         if copy is None:
+            self._tell(about(Broken, shard, why=MISSING))
             writer.write(encode(No(MISSING)))
             return
         with self._memory.using(copy.block):

@@ -138,6 +138,7 @@ def test_instead_of_a_damaged_copy_the_next_holder_has_another_one_until_all_are
             "nobody has a good copy of trainer step 1 of generation 1, rank 0 of 4 "
             "(a: its copy is damaged; b: it has no such copy; c: its copy is damaged)"
         )
+        assert b.hear() == about(Broken, shard, why="it has no such copy"), "the controller may think otherwise"
 
 
 def test_a_copy_that_is_damaged_before_it_is_sent_is_held_by_nobody(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from flowdist.runtime.vault import peers
 from flowdist.runtime.vault.memory import Memory
-from flowdist.runtime.vault.messages import OF_PEER, Fetch, Go, Held, No, Shard, Store, Stored, about
+from flowdist.runtime.vault.messages import OF_PEER, Broken, Fetch, Go, Held, No, Shard, Store, Stored, about
 from flowdist.runtime.wire.dialing import dial, is_encrypted
 from flowdist.runtime.wire.endpoint import ControllerEndpoint
 from flowdist.runtime.wire.framing import encode, read_frame
@@ -102,6 +102,7 @@ def test_a_copy_that_arrives_damaged_or_cut_is_not_held(tmp_path: Path) -> None:
 
     with VaultProcess(tmp_path, "a", limit=10 * MIB) as a:
         asyncio.run(send(a))
+        assert a.hear() == about(Broken, SHARD, why="it has no such copy")  # it was asked for
         held = a.hear()
         assert isinstance(held, Held) and held.digest == zlib.crc32(content)
         assert a.get(SHARD) == content
