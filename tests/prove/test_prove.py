@@ -141,6 +141,13 @@ def test_a_script_that_never_resumes_is_found_though_it_ends_as_without_a_kill(t
     assert answer["saved"] == [] and [found["kind"] for found in answer["found"]] == ["no resume"]
 
 
+def test_a_script_that_begins_to_act_with_its_first_report_has_that_step_too(tmp_path: Path) -> None:
+    lines = ["import flowdist.worker as worker", "for step in range(3):", "    worker.progress(step + 1)"]
+    (tmp_path / "train.py").write_text("\n".join(lines))
+    answer = proved(tmp_path, "--procs", "1")
+    assert "step3" in answer["points"] and [one for one in answer["tried"] if not one["came"]] == []
+
+
 def test_a_script_that_fails_before_it_does_anything_else_is_seen(tmp_path: Path) -> None:
     """It reads half a file in front of the split of its ranks: its worker never begins to act."""
     planted(

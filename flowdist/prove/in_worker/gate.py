@@ -74,6 +74,7 @@ def enter(looked_at: list[str]) -> None:
             if each.startswith(_folder + "/"):
                 _prover.tell(kind="looked", path=each)
         _prover.say_kept()
+        _prover.ask_postponed()
         _note_exits()
     except (OSError, KeyError, ValueError) as error:
         print(f"flowdist prove: {type(error).__name__}: {error}", file=sys.stderr)

@@ -22,6 +22,7 @@ class Prover:
     def __init__(self, come: Callable[[], None]) -> None:
         self._come = come
         self._kept: list[bytes] = []
+        self._postponed: list[dict[str, Any]] = []
         self._socket: socket.socket | None = None
         self._lock = threading.RLock()
         self._pid = -1
@@ -48,6 +49,12 @@ class Prover:
         for line in kept:
             self._send(line)
 
+    def ask_postponed(self) -> None:
+        """Ask what this worker had to say on its way to the gate."""
+        postponed, self._postponed = self._postponed, []
+        for message in postponed:
+            self.ask(**message)
+
     def tell(self, **message: Any) -> None:
         """Send a message, or keep it until the worker has come to the gate. A child of the worker says nothing."""
         line = json.dumps(message).encode() + b"\n"
@@ -62,9 +69,14 @@ class Prover:
             self._socket.sendall(line)
 
     def ask(self, **message: Any) -> dict[str, Any]:
-        """Send a message and return the answer. The worker may be killed in place of it."""
+        """Send a message and return the answer. The worker may be killed in place of it.
+
+        A worker that is on its way to the gate asks when it is there, and gets no answer here.
+        """
         if self._socket is None:
             self._come()
+        if self._socket is None:
+            self._postponed.append(message)
         if not self.is_open():
             return {}
         with self._lock:

@@ -123,7 +123,7 @@ class Recorder:
         """Take what a script without an optimizer of torch reports as its steps, and note when it commits."""
         report, publish = module.progress, module.commit
 
-        def commit(path: Any, *, step: int = 0) -> Any:
+        def commit(path: Any, *, step: int | None = None) -> Any:
             whole = os.path.abspath(os.fspath(path))
             self._places.tell(f"write {whole}")
             self._prover.ask(kind="commit", path=whole)
