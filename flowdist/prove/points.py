@@ -258,7 +258,7 @@ def _twice(watched: Watched, before: Sequence[Point], worker: Worker) -> Iterato
 
 
 def _in_removals(watched: Watched) -> Iterator[Point]:
-    """Yield points at which two saves in a row are killed while each removes something old.
+    """Yield the point at which two saves in a row are killed while each removes something old, if there is one.
 
     The restart goes on after such a save and does not remove the same again, so that the second kill is in the next
     one. A save that removes follows them: if it does not tidy up, nobody does.

@@ -180,9 +180,12 @@ class Prover:
         when the first restart read.
         """
         clean = watched.clean
-        one, other, kill = (*_apart(clean), watched.steps, 0, 0)[:3]
+        if not watched.saves or len(apart := _apart(clean)) < 2:
+            return watched
+        one, other, *later_ones = apart
+        kill = later_ones[0] if later_ones else watched.steps
         is_save = any(save.step == other for save in watched.saves)
-        if other >= kill or not watched.saves or (is_save and opened_after(clean, other) <= opened_after(clean, one)):
+        if other >= kill or (is_save and opened_after(clean, other) <= opened_after(clean, one)):
             return watched
         seen(f"one that is killed at step {kill}, to see whether a restart reads what is written after step {other}")
         later = lane.play([Kill(first, "step", kill)], within_s=self._within_s)

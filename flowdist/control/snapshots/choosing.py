@@ -17,8 +17,7 @@ def choose(job: JobState, world: World) -> SnapshotRef | None:
 
     The user is told, unless workers that stay in place have a later state in their own memory.
     """
-    if _is_in_vain(job, world):
-        give_up(job, world)
+    _note_unread(job, world)
     world.reads, world.is_unreadable = None, False
     snapshot = candidate(world)
     if snapshot is None:
@@ -40,15 +39,17 @@ def choose(job: JobState, world: World) -> SnapshotRef | None:
     return world.reads
 
 
-def _is_in_vain(job: JobState, world: World) -> bool:
-    """Count a generation that has failed with a snapshot before its first step; return whether none is read any more.
+def _note_unread(job: JobState, world: World) -> None:
+    """Count a generation that has failed before its first step with a snapshot, if it has.
 
-    That is so if there is a checkpoint, and this is the last restart that its budget allows, or the fifth in a row.
+    The snapshots are given up for the checkpoint, if there is one, with the last restart that the budget allows, or the
+    fifth in a row.
     """
     incident = job.incident(world.incident) if world.incident is not None else None
     if world.reads is None or incident is None or not incident.counted or incident.root_role is None:
-        return False
+        return
     world.unread += 1
     payer = job.roles[incident.root_role]
     is_last = is_last_restart(payer.spec, payer.spent, job.now)
-    return world.checkpoint is not None and (is_last or world.unread >= UNREAD_MAX)
+    if world.checkpoint is not None and (is_last or world.unread >= UNREAD_MAX):
+        give_up(job, world)

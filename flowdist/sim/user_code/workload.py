@@ -160,7 +160,6 @@ class WorldModel:
     _waited_ns: int = 0  # how long this generation has waited for slow disks
     _blocking_ns: int = 0  # `pace.workload.blocking_ns`, copied for speed
     _cycle_ns: int = 0  # `pace.workload.cycle_ns`, copied for speed
-    _copy_ns: int = 0  # `copy_ns(pace)`
     _shares: dict[str, Fraction] = field(default_factory=dict)  # the part of a step in which each role works
     _kept: int = 0  # the step of the last generation up to which its steps do not count as lost
     _slowest: tuple[Fraction, Fraction] | None = None  # what `_factors` returns; None: it has to be computed
@@ -171,8 +170,8 @@ class WorldModel:
         for name, role in self.roles.items() if len(self.roles) > 1 else ():
             self._shares[name] = Fraction(_work_ns(role), _work_ns(self.pace))
         self._blocking_ns, self._cycle_ns = load.blocking_ns, load.cycle_ns
-        self._copy_ns = copy_ns(self.pace)
-        self.steps = Steps(load, 0, load.step_ns + self._copy_ns, self._copy_ns)
+        copied_ns = copy_ns(self.pace)
+        self.steps = Steps(load, 0, load.step_ns + copied_ns, copied_ns)
 
     @property
     def durable(self) -> int:
@@ -278,7 +277,7 @@ class WorldModel:
             first = max(self.durable, self.in_memory)
         self.begun_ns, self._slowest = now, None
         self._keep_up_to(first, now)
-        self.steps = Steps(self.pace.workload, first, self._step_ns() + self._copy_ns, self._copy_ns)
+        self.steps = self.steps._replace(first=first, ns=self._step_ns() + self.steps.copy_ns)
         names = dict.fromkeys([member.role for member in self.cold])
         self.warmup_ns = max([self.roles[name].workload.warmup_ns for name in names], default=0)
         self._since_ns, self._base_ns = now, -self.warmup_ns
@@ -307,9 +306,8 @@ class WorldModel:
     def split(self, now: int) -> tuple[int, int, int]:
         """Return how long (ns) this generation has warmed up and done steps, both nominal, and waited for checkpoints.
 
-        To copy a snapshot counts as waiting for a checkpoint.
-
-        What slow members, stalls, a stop at an agreed step and `finishing_ns` add is in none of the three.
+        The copies of snapshots count as waiting for checkpoints. What slow members, stalls, a stop at an agreed step
+        and `finishing_ns` add is in none of the three.
         """
         load, position = self.pace.workload, self._position(now) - self.finishing_ns(now)
         if position < 0:

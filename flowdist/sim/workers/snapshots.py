@@ -132,7 +132,8 @@ class Snapshots:
         tries = self._reading.get(key)
         if tries is None:
             return True
-        holders = start.snapshot.holders() if start.snapshot is not None else []
+        assert start.snapshot is not None
+        holders = start.snapshot.holders()
         # all of them: each may be broken
         found = [self._find(node, start, rank, holders[rank]) for rank in self._wanted(node, start)]
         if all(found):
