@@ -1,19 +1,27 @@
-"""FSDP2 killed at random moments: flowdist goes on from the memory of nodes, torchrun from DCP's files on a disk.
+"""FSDP2 that loses ranks and nodes: flowdist goes on from the memory of nodes, torchrun from DCP's files on a disk.
 
-    python benchmarks/from_memory.py [--runs 10] [--peer-runs 3] [--mb 200] [--seed 0]
+    python benchmarks/from_memory.py [--runs 10] [--losses 5] [--peer-runs 1] [--mb 200] [--seed 0]
+                                     [--kinds rank,node,nodes]
 
-Four gloo ranks, two on each of two nodes (a third one is free), have a state of 200 MB: parameters and AdamW's two
-moments. Every fifth step it is kept: by flowdist in the memory of two nodes, under torchrun by `dcp.save` in a folder.
-Each run loses a rank, with flowdist in turns a node, at a random moment. It has to end with parameters that are equal
-to the bit to those of a run that nothing disturbs, and may repeat no more steps than those since the last state but
-one. Printed: how many runs did, and the time from the kill to the end of the first step after it, in the median and at
-most. Of torchrun the command line has what makes its restarts work in torch 2.13, as in torchrun_restart.py.
+Four gloo ranks, two on each of two nodes (two more are free), have a state of 200 MB: parameters and AdamW's two
+moments. Every third step it is kept: by flowdist in the memory of two nodes, under torchrun by `dcp.save` in a folder.
+With flowdist, a checkpoint is written on the disk every tenth step, too.
+
+Each run has several losses in turn, each at a random moment between two states. A rank is killed, or all processes of
+its node, or those of all nodes, which leaves the disk alone. Of torchrun only ranks are killed. A run has to end with
+parameters that are equal to the bit to those of a run that nothing disturbs, and no loss may cost more steps than those
+since the last state but one.
+
+Printed for each kind: how many losses were in runs that did, and the times from the loss until training goes on (the
+state is loaded) and until the first step has ended. Of torchrun the command line has what makes its restarts work in
+torch 2.13, as in torchrun_restart.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import random
 import signal
@@ -22,6 +30,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,45 +41,67 @@ import torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard, distribute_tensor
 from flowdist import worker
 
-WIDTH, LAYERS, STEPS, EVERY = 1024, int(sys.argv[1]), 30, 5
+WIDTH, LAYERS, STEPS, EVERY, ON_DISK = map(int, sys.argv[1:])
 in_memory = "FLOWDIST_VAULT" in os.environ
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 rank, mesh = dist.get_rank(), init_device_mesh("cpu", (dist.get_world_size(),))
 Path(f"pid{rank}").write_text(str(os.getpid()))
-torch.manual_seed(0)
-model = torch.nn.Sequential(*[torch.nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)])
+with torch.device("meta"):
+    model = torch.nn.Sequential(*[torch.nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)])
 for layer in model:
     fully_shard(layer, mesh=mesh)
 fully_shard(model, mesh=mesh)
+model.to_empty(device="cpu")
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.001)
-start = 0
+
+
+def newest():
+    folders = sorted((each.parent for each in Path("kept").glob("*/.metadata")), key=lambda each: int(each.name))
+    return folders[-1] if folders else None
+
+
+def save(step):
+    of_model, of_optimizer = get_state_dict(model, optimizer)
+    dcp.save({"model": of_model, "optimizer": of_optimizer}, checkpoint_id=f"kept/{step}")
+
+
 if in_memory and (found := worker.restore(mesh=mesh)) is not None:
     start, state = found
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
-kept = sorted(Path("kept").glob("*/.metadata"), key=lambda each: int(each.parent.name)) if not in_memory else []
-if kept:
+elif (path := worker.latest() if in_memory else newest()) is not None:
     of_model, of_optimizer = get_state_dict(model, optimizer)
     state = {"model": of_model, "optimizer": of_optimizer}
-    dcp.load(state, checkpoint_id=kept[-1].parent)
+    dcp.load(state, checkpoint_id=path)
     set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
-    start = int(kept[-1].parent.name)
+    start = int(Path(path).name)
+else:
+    start = 0
+    torch.manual_seed(0)
+    for layer in model:
+        for name, whole in torch.nn.Linear(WIDTH, WIDTH).named_parameters():
+            getattr(layer, name).data.copy_(distribute_tensor(whole.detach(), mesh, [Shard(0)]))
 log = open("steps", "a") if rank == 0 else None
 for step in range(start + 1, STEPS + 1):
+    if log and step == start + 1:
+        print(os.getpid(), start, start, time.time(), file=log, flush=True)
     generator = torch.Generator().manual_seed(step * 64 + rank)
     optimizer.zero_grad()
     model(torch.randn(4, WIDTH, generator=generator)).square().mean().backward()
     optimizer.step()
     if log:
-        print(start, step, time.time(), file=log, flush=True)
-    if step % EVERY == 0 and in_memory:
-        worker.snapshot(step, {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
-    elif step % EVERY == 0:
-        of_model, of_optimizer = get_state_dict(model, optimizer)
-        dcp.save({"model": of_model, "optimizer": of_optimizer}, checkpoint_id=f"kept/{step}")
+        print(os.getpid(), start, step, time.time(), file=log, flush=True)
+    if in_memory and worker.snapshot(step, {"model": model.state_dict(), "optimizer": optimizer.state_dict()}):
+        pass
+    elif not in_memory and step % EVERY == 0:
+        save(step)
+    if in_memory and step % ON_DISK == 0:
+        save(step)
+        worker.commit(f"kept/{step}", step=step)
     worker.progress(step)
 digest = hashlib.sha256()
 for each in model.state_dict().values():
@@ -82,97 +113,121 @@ dist.destroy_process_group()
 TOPOLOGY = """
 from flowdist import Node, Restart, Snapshots, Topology
 
-t = Topology("sharded", nodes=3 * [Node(cpu=2)])
-again, kept = Restart("role", max_restarts=3), Snapshots(copies=2, every=5)
-t.role("trainer", ["python", "script.py", "LAYERS"], replicas=4, cpu=1, restart=again, snapshots=kept)
+t = Topology("sharded", nodes=4 * [Node(cpu=2)])
+again, kept = Restart("role", max_restarts=100), Snapshots(copies=2, every=EVERY)
+t.role("trainer", ["python", "script.py", WORDS], replicas=4, cpu=1, placement="pack", restart=again, snapshots=kept)
 """
-PARAMETER_BYTES, WIDTH, EVERY, STEPS = 12, 1024, 5, 30
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
+PARAMETER_BYTES, WIDTH, EVERY, ON_DISK, STEPS_PER_LOSS = 12, 1024, 3, 10, 6
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", "--max-restarts"]
 FLOWDIST = [sys.executable, "-m", "flowdist", "run", "topology.py"]
+KINDS = {"rank": "a rank", "node": "a node", "nodes": "all nodes at once"}
 TIMEOUT_S, POLL_S = 300, 0.001
 
 
-class End(NamedTuple):
-    """What came of a run: its digest (empty: it failed), the time from the kill to the next step, the steps repeated.
+class Loss(NamedTuple):
+    """A loss: its kind, and what followed: seconds until training went on and until its first step, steps repeated."""
 
-    Without a kill, `seconds` is the time from the first step to the last. `words` is what it has printed.
-    """
+    kind: str
+    on_s: float
+    step_s: float
+    repeated: int
+
+    @property
+    def is_good(self) -> bool:
+        return self.repeated < (ON_DISK if self.kind == "nodes" else EVERY) + EVERY
+
+
+class End(NamedTuple):
+    """What came of a run: its digest (empty: it failed), its losses, what a step takes, and what it has printed."""
 
     digest: str
-    seconds: float
-    repeated: int
+    losses: list[Loss]
+    step_s: float
     words: str
 
 
 class Line(NamedTuple):
-    """A step of rank 0: at which step its attempt began, the step's number, and when it ended."""
+    """What rank 0 says: its process, the step it began with, the steps that are done, and when that was."""
 
+    pid: int
     begun: int
     step: int
     at: float
 
 
-def lines(folder: Path) -> list[Line]:
-    path = folder / "steps"
-    found = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
-    return [Line(int(begun), int(step), float(at)) for begun, step, at in found]
+class Run:
+    """A run in a folder, under flowdist or torchrun."""
 
-
-def run(peer: str, layers: int, target: str, after_s: float) -> End:
-    """Run the script once; `after_s` after its first step, kill the `target`: a rank by number, or a node by name."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    def __init__(self, folder: Path, peer: str, layers: int, steps: int) -> None:
+        self.folder = folder
+        words = [str(each) for each in (WIDTH, layers, steps, EVERY, ON_DISK)]
         (folder / "script.py").write_text(SCRIPT)
-        (folder / "topology.py").write_text(TOPOLOGY.replace("LAYERS", str(layers)))
-        command = FLOWDIST if peer == "flowdist" else [*TORCHRUN, "--max-restarts", "3", "script.py", str(layers)]
+        quoted = ", ".join(f'"{word}"' for word in words)
+        (folder / "topology.py").write_text(TOPOLOGY.replace("WORDS", quoted).replace("EVERY", str(EVERY)))
+        command = FLOWDIST if peer == "flowdist" else [*TORCHRUN, "100", "script.py", *words]
         env = {**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
-        with (folder / "words").open("w") as words:
-            process = subprocess.Popen(command, cwd=folder, env=env, stdout=words, stderr=words)
-        try:
-            deadline = time.monotonic() + TIMEOUT_S
-            while not lines(folder) and process.poll() is None and time.monotonic() < deadline:
-                time.sleep(POLL_S)
-            killed_at = 0.0
-            if target:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(after_s)
-                    return run(peer, layers, target, after_s / 2)  # it was faster than without a kill
-                killed_at = kill(folder, target)
-            process.wait(max(1.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            pass
-        finally:
-            process.terminate()
-            process.wait()
-        text, digest = (folder / "words").read_text(), folder / "out"
-        seen = lines(folder)
-        before = max([line.step for line in seen if line.at <= killed_at], default=0)
-        after = [line for line in seen if line.begun and line.at > killed_at] or seen[-1:]
-        repeated = before - after[0].begun if target and after else 0
-        seconds = (after[0].at - killed_at if target else seen[-1].at - seen[0].at) if after else 0.0
-        return End(digest.read_text() if digest.exists() else "", seconds, repeated, text)
+        with (folder / "words").open("w") as output:
+            self.process = subprocess.Popen(command, cwd=folder, env=env, stdout=output, stderr=output)
+        self._deadline = time.monotonic() + TIMEOUT_S
+
+    def lines(self) -> list[Line]:
+        path = self.folder / "steps"
+        found = [line.split() for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        return [Line(int(pid), int(begun), int(step), float(at)) for pid, begun, step, at in found]
+
+    def wait(self, pid: int, steps: int) -> list[Line]:
+        """Wait until a generation whose rank 0 is not `pid` has done so many steps, and return its lines.
+
+        None at all if the run ends before, or the time is up.
+        """
+        while self.process.poll() is None and time.monotonic() < self._deadline:
+            lines = self.lines() if (self.folder / "steps").exists() else []
+            if lines and lines[-1].pid != pid:
+                own = [line for line in lines if line.pid == lines[-1].pid]
+                if own[-1].step >= own[0].step + steps:
+                    return own
+            time.sleep(POLL_S)
+        return []
+
+    def lose(self, kind: str, rank: int) -> float:
+        """Kill a rank, its node or all nodes, and return when."""
+        match kind:
+            case "rank":
+                pids = [self._pid(rank)]
+            case "node":
+                pids = descendants(guardian_of(self._pid(rank)))
+            case _:
+                guardians = [pid for pid in descendants(self.process.pid) if is_guardian(pid)]
+                pids = [each for guardian in guardians for each in descendants(guardian)]
+        at = time.time()
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return at
+
+    def _pid(self, rank: int) -> int:
+        return int((self.folder / f"pid{rank}").read_text())
+
+    def end(self) -> tuple[str, str]:
+        """Wait for the end; return the digest and what the run has printed."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(max(1.0, self._deadline - time.monotonic()))
+        self.process.terminate()
+        self.process.wait()
+        digest = self.folder / "out"
+        return digest.read_text() if digest.exists() else "", (self.folder / "words").read_text()
 
 
-def kill(folder: Path, target: str) -> float:
-    """Kill a rank, or all processes of a node, at once; return when (seconds since the epoch)."""
-    if target.isdigit():
-        pids = [int((folder / f"pid{target}").read_text())]
-    else:
-        pids = descendants(guardian_of(folder, target))
-    at = time.time()
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-    return at
+def is_guardian(pid: int) -> bool:
+    """Return whether a process has started all others of its node."""
+    return b"agent.guardian" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-def guardian_of(folder: Path, node: str) -> int:
-    """Return the guardian of a node of the run in a folder: the process that has started all others of the node."""
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            command = (entry / "cmdline").read_text()
-            if "agent.guardian" in command and f'"name":"{node}"' in command and str(folder) in command:
-                return int(entry.name)
-    raise RuntimeError(f"{node} has no guardian")
+def guardian_of(pid: int) -> int:
+    """Return the guardian of the node of a process."""
+    while not is_guardian(pid):
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return pid
 
 
 def descendants(pid: int) -> list[int]:
@@ -181,48 +236,80 @@ def descendants(pid: int) -> list[int]:
     return [pid, *(each for child in children for each in descendants(int(child)))]
 
 
-def chosen(number: int, peer: str, span_s: float, draw: random.Random) -> tuple[str, float]:
-    """Return whom a run loses, and how long after its first step: so that at least one state is kept by then."""
-    names = ["node0", "node1"]  # those that four replicas of a CPU each are placed on
-    of_node = peer == "flowdist" and number % 2 == 1
-    return draw.choice(names) if of_node else str(draw.randrange(4)), draw.uniform(0.3, 0.8) * span_s
+def run(peer: str, layers: int, steps: int, kinds: list[str], draw: random.Random, usual_s: float = 0.0) -> End:
+    """Run the script once, with losses of these kinds; each comes within `EVERY` steps after a state was kept."""
+    with tempfile.TemporaryDirectory() as name:
+        job, losses, pid = Run(Path(name), peer, layers, steps), [], 0
+        try:
+            for kind in kinds:
+                before = job.wait(pid, EVERY + 1)
+                if not before:
+                    break
+                pid = before[-1].pid
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    job.process.wait(draw.uniform(0, EVERY * usual_s))
+                    break
+                at = job.lose(kind, draw.randrange(4))
+                done = [line.step for line in job.lines() if line.pid == pid and line.at <= at]
+                after = job.wait(pid, 1)
+                if not after:
+                    break
+                losses.append(Loss(kind, after[0].at - at, after[1].at - at, max(done) - after[0].begun))
+        finally:
+            digest, words = job.end()
+        times = [later.at - line.at for line, later in itertools.pairwise(job.lines())]
+        return End(digest, losses, statistics.median(times), words)
+
+
+def rows(name: str, ends: list[End], expected: str, step_s: float) -> Iterator[str]:
+    """Return the lines of the table for the runs of one peer."""
+    for kind, what in KINDS.items():
+        losses = [(loss, end.digest == expected and loss.is_good) for end in ends for loss in end.losses]
+        of_kind = [(loss, is_good) for loss, is_good in losses if loss.kind == kind]
+        if not of_kind:
+            continue
+        on, steps = ([getattr(loss, each) for loss, _ in of_kind] for each in ("on_s", "step_s"))
+        cells = [f"{sum(is_good for _, is_good in of_kind)} of {len(of_kind)}"]
+        cells += [f"{statistics.median(times):.2f} s | {max(times):.2f} s" for times in (on, steps)]
+        yield f"| {name} | {what} | {' | '.join(cells)} | {step_s:.2f} s |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=int, default=10)
-    parser.add_argument("--peer-runs", type=int, default=3)
+    parser.add_argument("--losses", type=int, default=5, help="in each run")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="of losses, in turns")
+    parser.add_argument("--peer-runs", type=int, default=1)
     parser.add_argument("--mb", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     layers, draw = max(1, round(options.mb * 1e6 / PARAMETER_BYTES / WIDTH**2)), random.Random(options.seed)
-    rows = []
+    steps = STEPS_PER_LOSS * (options.losses + 1)
+    table: list[str] = []
     expected = ""
     for peer, many in (("flowdist", options.runs), ("torchrun", options.peer_runs)):
         if many == 0:
             continue
-        end = run(peer, layers, "", 0)
-        if not end.digest or end.digest != (expected or end.digest):
-            sys.exit(f"without a kill, {peer} ends as {end.digest or 'nothing'}, not as {expected}:\n{end.words}")
-        expected, step_s = end.digest, end.seconds / (STEPS - 1)
-        found: dict[str, list[End]] = {}
+        undisturbed = run(peer, layers, steps, [], draw)
+        expected = expected or undisturbed.digest
+        if not expected or undisturbed.digest != expected:
+            sys.exit(f"without a loss, {peer} ends as {undisturbed.digest or 'nothing'}:\n{undisturbed.words}")
+        turns, ends = itertools.cycle(options.kinds.split(",") if peer == "flowdist" else ["rank"]), []
         for number in range(many):
-            target, after_s = chosen(number, peer, end.seconds, draw)
-            one = run(peer, layers, target, after_s)
-            is_good = one.digest == expected and one.repeated < 2 * EVERY
-            found.setdefault("rank" if target.isdigit() else "node", []).append(one)
-            print(f"{'ok   ' if is_good else 'WRONG'} {peer} {number}: {target} after {after_s:.2f} s: next step after "
-                  f"{one.seconds:.3f} s, {one.repeated} steps repeated", flush=True)  # fmt: skip
+            kinds = list(itertools.islice(turns, options.losses))
+            end = run(peer, layers, steps, kinds, draw, undisturbed.step_s)
+            ends.append(end)
+            is_good = end.digest == expected and all(loss.is_good for loss in end.losses)
+            losses = ", ".join(f"{loss.kind} {loss.on_s:.2f} s" for loss in end.losses)
+            print(f"{'ok   ' if is_good else 'WRONG'} {peer} {number}: {losses}", flush=True)
             if not is_good:
-                print(one.words, flush=True)
-        for what, ends in found.items():
-            equal = sum([one.digest == expected and one.repeated < 2 * EVERY for one in ends])
-            times = [one.seconds for one in ends]
-            cells = f"{equal} of {len(ends)} | {statistics.median(times):.2f} s | {max(times):.2f} s | {step_s:.2f} s"
-            rows.append(f"| {peer} | a {what} | {cells} |")
-    print("\n| run by | loses | equal to the bit | next step after | at most | a step takes |")
-    print("| --- | --- | --- | --- | --- | --- |")
-    print("\n".join(rows))
+                print(end.losses, end.words, sep="\n", flush=True)
+        table += rows(peer, ends, expected, undisturbed.step_s)
+    print(
+        "\n| run by | loses | equal to the bit | goes on after | at most | first step after | at most | a step takes |"
+    )
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    print("\n".join(table))
 
 
 if __name__ == "__main__":

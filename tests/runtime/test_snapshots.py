@@ -49,6 +49,8 @@ def test_a_gang_goes_on_from_memory_after_a_worker_or_a_node_has_died(tmp_path: 
     with Job(tmp_path, "topology.py", "--fail", fault) as job:
         assert job.finish() == 0, job.text
         assert job.alive() == []
+    logs = [(tmp_path / f"runs/latest/node{number}.log").read_text() for number in range(3)]
+    assert [log.count("has come to its split") for log in logs] == [1, 1, 1]  # on the node that was free, too
     assert lost in job.text
     begun = [line.split("begins at ")[1] for line in job.output if "begins at" in line]
     assert begun[:2] == ["0 with 0"] * 2

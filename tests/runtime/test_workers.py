@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from flowdist.control.protocol import agent_io as io
@@ -41,6 +42,17 @@ class Sockets(WorkerSocket):
         self.env = env
 
 
+def workers_of(role: RoleSpec, folder: Path) -> tuple[Workers, Sockets, list[io.AgentInput], list[object]]:
+    """Return the workers of a node of a job with one role, their sockets, and what the agent and others hear."""
+    loop, ids, heard, sent = asyncio.get_running_loop(), itertools.count(), list[io.AgentInput](), list[object]()
+    config = NodeConfig(NodeSpec("node7"), 7, 1, str(folder), "run", "", str(folder), -1, -1)
+    paths = RunPaths(str(folder), "run", str(folder / "checkpoints"), "agent.sock", "vault.sock")
+    stores = Stores(loop, heard.append, Endpoint("127.0.0.1", 0), sent.append, ids, str(folder), str(folder))
+    sockets, gpus = Sockets(heard.append), GpuGuard(loop, (), heard.append)
+    workers = Workers(config, graph(role), paths, heard.append, sent.append, sent.append, ids, sockets, gpus, stores)
+    return workers, sockets, heard, sent
+
+
 def order(attempt: int, step: int) -> StartReplica:
     """Return the order to go on from a snapshot of RANKS ranks, each of which two nodes hold."""
     vaults = tuple((f"node{number}", f"host-node{number}.example.org:40000") for number in range(RANKS))
@@ -54,15 +66,8 @@ def test_workers_of_a_large_world_know_who_holds_each_shard_when_they_start_and_
     tmp_path: Path,
 ) -> None:
     async def spawn() -> tuple[spawner.Spawn, dict[str, str]]:
-        loop, ids, heard, sent = asyncio.get_running_loop(), itertools.count(), list[io.AgentInput](), list[object]()
-        config = NodeConfig(NodeSpec("node7"), 7, 1, str(tmp_path), "run", "", str(tmp_path), -1, -1)
         role = RoleSpec("trainer", (sys.executable, "-c", ASKING), snapshots=SnapshotSpec(2, 10), warm=False)
-        paths = RunPaths(str(tmp_path), "run", str(tmp_path / "checkpoints"), "agent.sock", "vault.sock")
-        stores = Stores(loop, heard.append, Endpoint("127.0.0.1", 0), sent.append, ids, str(tmp_path), str(tmp_path))
-        sockets, gpus = Sockets(heard.append), GpuGuard(loop, (), heard.append)
-        workers = Workers(
-            config, graph(role), paths, heard.append, sent.append, sent.append, ids, sockets, gpus, stores
-        )
+        workers, sockets, heard, sent = workers_of(role, tmp_path)
         workers.spawn(order(1, 20), ())
         (request,) = sent
         assert isinstance(request, spawner.Spawn) and heard == []
@@ -78,3 +83,32 @@ def test_workers_of_a_large_world_know_who_holds_each_shard_when_they_start_and_
         for rank, (first, second) in ((0, (0, 1)), (7, (7, 8)), (2999, (2999, 0))):
             nodes = [f"node{first}", f"node{second}"]
             assert holders[str(rank)] == [[node, f"host-{node}.example.org:40000"] for node in nodes]
+
+
+SCRIPT = (sys.executable, "train.py")
+ROLES = {
+    "plain": RoleSpec("trainer", SCRIPT, gang=True),
+    "snapshots": RoleSpec("trainer", SCRIPT, gang=True, snapshots=SnapshotSpec(2, 10)),
+    "dimensions": RoleSpec("trainer", SCRIPT, max_replicas=RANKS, gang=True, parallel=(("dp", 0), ("tp", 2))),
+    "ports": RoleSpec("trainer", SCRIPT, ports=("rpc",)),
+    "macros": RoleSpec("trainer", (*SCRIPT, "${rank}", "${log_dir}"), env=(("ATTEMPT", "${attempt}"),)),
+    "processes": RoleSpec("trainer", SCRIPT, procs=2, virtual_local_rank=True),
+}
+
+
+@pytest.mark.parametrize("role", ROLES.values(), ids=ROLES)
+def test_what_a_node_prepares_is_what_its_workers_ask_for(role: RoleSpec, tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    role = msgspec.structs.replace(role, workdir=str(tmp_path))
+
+    async def spawn() -> list[object]:
+        workers, _, heard, sent = workers_of(role, tmp_path)
+        workers.prepare()
+        workers.spawn(order(1, 20), ())
+        workers.spawn(order(2, 30), ())
+        assert heard == []
+        return sent
+
+    prepare, *spawns = asyncio.run(spawn())
+    assert isinstance(prepare, spawner.Prepare) and len(spawns) == 2 * role.procs
+    assert {each.prefix for each in spawns if isinstance(each, spawner.Spawn)} == {prepare.prefix}

@@ -33,7 +33,7 @@ PER_WORKER = (  # torchrun's and flowdist's variables that differ from worker to
     "TORCHELASTIC_ERROR_FILE",
     *("FLOWDIST_REPLICA", "FLOWDIST_GENERATION", "FLOWDIST_ATTEMPT", "FLOWDIST_SOURCE_RANK", "FLOWDIST_LATEST"),
     *("FLOWDIST_PEERS", "FLOWDIST_NOTICE", "FLOWDIST_ASKED", "FLOWDIST_MESH", "FLOWDIST_VISIBLE_DEVICES"),
-    "FLOWDIST_SNAPSHOT",
+    *("FLOWDIST_WORLD", "FLOWDIST_SNAPSHOT"),
 )
 OF_RANK = (  # those that a worker has again when it restarts, if the world has its size still
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE"),
