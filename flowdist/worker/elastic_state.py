@@ -144,9 +144,9 @@ def _refuse_shards(name: str, parts: Iterator[tuple[str, Any]]) -> None:
         if kind:
             raise TypeError(
                 f"ElasticState({name}=...) cannot hold {where}, a {kind}: its shards are on all ranks, "
-                "and those of a lost rank would be lost with it. Train without elastic(), so that the workers "
-                "restart: save with torch.distributed.checkpoint, publish by worker.commit(), and load what "
-                "worker.latest() returns"
+                "and those of a lost rank would be lost with it. Build it in the function that elastic() calls, keep "
+                "it with worker.snapshot() in a role with snapshots=, and load what worker.restore() returns; or train "
+                "without elastic(), and save with torch.distributed.checkpoint and worker.commit()"
             )
 
 

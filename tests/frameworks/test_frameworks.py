@@ -41,6 +41,7 @@ def wait(*_, steps=count(1)):
         time.sleep(0.01)
 register_optimizer_step_post_hook(wait)
 """
+WAIT_TOGETHER = WAIT.replace("time.sleep(0.01)", "torch.distributed.barrier()").replace("import time", "import torch")
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -141,7 +142,8 @@ RANK, NODE = "trainer/1@step=trainer,12+1s", "node1@step=trainer,12+1s"  # the l
 def in_memory(folder: Path, example: str, *words: str) -> Job:
     """Start an example whose state is in memory. If there is a fault, generation 1 waits for it in step 13."""
     folder.mkdir()
-    path = with_lines(folder, example, WAIT if "--fail" in words else "")
+    wait = WAIT_TOGETHER if example == "memory_in_place" else WAIT  # who sleeps does not leave its group
+    path = with_lines(folder, example, wait if "--fail" in words else "")
     (folder / "topology.py").write_text((EXAMPLES / "memory_topology.py").read_text())
     return Job(folder, "topology.py", "-p", f"script={path.name}", *words, env=environment(folder.parent))
 
@@ -159,6 +161,7 @@ def said(job: Job, words: str) -> list[str]:
         ("memory_tensor_parallel", ()),
         ("memory_trainer", ("accelerate", "transformers")),
         ("memory_lightning", ("lightning",)),
+        ("memory_in_place", ()),
     ],
 )
 def test_a_run_that_goes_on_from_memory_ends_equal_to_the_bit(
@@ -174,6 +177,10 @@ def test_a_run_that_goes_on_from_memory_ends_equal_to_the_bit(
         assert not any(line.startswith("flowdist") and "error: " in line for line in job.output), job.text
         assert not list((tmp_path / name).rglob("checkpoint*/**/*")), "nothing is on the disk"
         ends.append(said(job, "] final "))
+        if example == "memory_in_place" and words:
+            processes = said(job, "] process ")
+            assert "trainer: 3 of 3 leave generation 1 in place" in job.text
+            assert len({text.split()[0] for text in processes}) == 5 and len(processes) == 8, job.text
     assert len(ends[0]) == 1 and ends[0] == ends[1] == ends[2]
 
 
