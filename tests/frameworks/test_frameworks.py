@@ -17,10 +17,9 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.frameworks.examples import EXAMPLES, WAIT, WAIT_TOGETHER, with_lines
 from tests.runtime.harness import Job
 
-EXAMPLES = Path(__file__).parents[2] / "examples/frameworks"
-FUTURE = "from __future__ import annotations\n"
 KILL = """
 import os, signal
 from itertools import count
@@ -31,17 +30,6 @@ def kill(*_, steps=count(1)):
         os.kill(os.getpid(), signal.SIGKILL)
 register_optimizer_step_post_hook(kill)
 """
-WAIT = """
-import time
-from itertools import count
-from torch.optim.optimizer import register_optimizer_step_post_hook
-from flowdist import worker
-def wait(*_, steps=count(1)):
-    while next(steps) > 12 and worker.info().generation == 1:
-        time.sleep(0.01)
-register_optimizer_step_post_hook(wait)
-"""
-WAIT_TOGETHER = WAIT.replace("time.sleep(0.01)", "torch.distributed.barrier()").replace("import time", "import torch")
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -84,14 +72,6 @@ def need(*packages: str) -> None:
 def script(folder: Path, example: str, step: int = 0, rank: int = 1) -> Path:
     """Write the example into the folder, with lines that kill a worker after a step if there is a step."""
     return with_lines(folder, example, KILL.format(step=step, rank=rank) if step else "")
-
-
-def with_lines(folder: Path, example: str, lines: str) -> Path:
-    """Write the example into the folder, with lines before its own."""
-    head, future, rest = (EXAMPLES / f"{example}.py").read_text().partition(FUTURE)
-    path = folder / f"{example}.py"
-    path.write_text(head + future + lines + rest)
-    return path
 
 
 def final(job: Job) -> list[str]:
