@@ -45,6 +45,31 @@ def job(folder: Path, heavy: str = HEAVY, work: str = DIES_ONCE, preload: str = 
     return Job(folder)
 
 
+SEVERAL = """
+from flowdist import Node, Topology
+t = Topology("several", nodes=3 * [Node(cpu=1)])
+t.role("first", script="work.py", cpu=1)
+t.role("second", script="work.py", args=["until", "nodes", "are", "warm"], cpu=1)
+"""
+UNTIL_WARM = """
+import os, sys, time
+from pathlib import Path
+rank = os.environ["RANK"]
+logs = [Path(f"runs/latest/node{number}.log") for number in (0, 1, 2)]
+while sys.argv[1:] and [log.read_text().count("has come to its split") for log in logs] != [2, 1, 2]:
+    time.sleep(0.05)
+"""
+
+
+def test_a_node_with_nothing_to_do_runs_the_scripts_of_all_roles_up_to_their_split(tmp_path: Path) -> None:
+    """The second role waits for the node of the first one, which has ended, and for the one that had nothing to do."""
+    (tmp_path / "work.py").write_text(UNTIL_WARM)
+    (tmp_path / "topology.py").write_text(SEVERAL)
+    with Job(tmp_path) as run:
+        assert run.finish() == 0, run.text
+        assert run.alive() == []
+
+
 def test_a_restart_imports_nothing_again(tmp_path: Path) -> None:
     with job(tmp_path) as run:
         assert run.finish() == 0, run.text

@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -101,14 +102,13 @@ def test_what_a_node_prepares_is_what_its_workers_ask_for(role: RoleSpec, tmp_pa
     (tmp_path / "train.py").touch()
     role = msgspec.structs.replace(role, workdir=str(tmp_path))
 
-    async def spawn() -> list[object]:
+    async def spawn() -> list[Any]:
         workers, _, heard, sent = workers_of(role, tmp_path)
-        workers.prepare()
         workers.spawn(order(1, 20), ())
         workers.spawn(order(2, 30), ())
         assert heard == []
-        return sent
+        return [workers.prefixes(), *sent]
 
-    prepare, *spawns = asyncio.run(spawn())
-    assert isinstance(prepare, spawner.Prepare) and len(spawns) == 2 * role.procs
-    assert {each.prefix for each in spawns if isinstance(each, spawner.Spawn)} == {prepare.prefix}
+    prepared, *spawns = asyncio.run(spawn())
+    assert len(spawns) == 2 * role.procs
+    assert [each.prefix for each in spawns if isinstance(each, spawner.Spawn)] == prepared * len(spawns)

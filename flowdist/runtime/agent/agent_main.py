@@ -46,6 +46,7 @@ from flowdist.runtime.worker_env.environment import RunPaths
 
 LOCAL_RETRY_S = 0.02  # between two attempts to connect to a controller on this host
 LAST_MESSAGE_S = 2.0  # for a controller to read the last message: one that stands still reads nothing
+SPARE_S = 5.0  # so long nothing runs on a node that is spare: first come workers of others, perhaps on this machine
 REMOTE_RETRY_S = 0.1  # to one on another host, which may have many hosts to serve
 
 
@@ -98,8 +99,7 @@ class _AgentProcess:
         self._set_up_workers()
         self._loop.add_signal_handler(signal.SIGTERM, self._handle, io.LeaveRequested())
         self._loop.add_signal_handler(NOTICE_NODE, self._handle, io.PreemptionNoticed(self._config.notice_ns))
-        self._stores.awaited = self._workers.prepare()
-        self._agent.is_warming = self._stores.awaited is not None
+        self._prepare(self._workers.prefixes())
         server = await self._sockets.serve(self._paths.worker_socket)
         self._vault: VaultLink | None = None
         if any(role.snapshots is not None for role in self._graph.roles):
@@ -112,6 +112,25 @@ class _AgentProcess:
         if self._writer is not None:
             with contextlib.suppress(ConnectionError, TimeoutError):
                 await asyncio.wait_for(self._writer.drain(), LAST_MESSAGE_S)
+
+    def _prepare(self, prefixes: list[spawner.PrefixSpec]) -> None:
+        """Have the prefix of the only role run before the first order, or those of several while the node is spare."""
+        if len(self._graph.roles) > 1:
+            start_task(self._prepare_while_spare(prefixes), die_of)
+        elif prefixes:
+            (self._stores.awaited,) = prefixes
+            self._agent.is_warming = True
+            self._spawner.send(spawner.Prepare(prefixes[0]))
+
+    async def _prepare_while_spare(self, prefixes: list[spawner.PrefixSpec]) -> None:
+        """Have the prefixes run one after another while nothing else runs here: workers may move here later."""
+        for prefix in prefixes:
+            await asyncio.sleep(SPARE_S)
+            while any(not attempt.is_over for attempt in self._agent.attempts.values()):
+                await asyncio.sleep(SPARE_S)
+            self._prepared = asyncio.Event()
+            self._spawner.send(spawner.Prepare(prefix))
+            await self._prepared.wait()
 
     def _set_up_workers(self) -> None:
         config, ids, send = self._config, itertools.count(1), self._spawner.send
@@ -259,9 +278,11 @@ class _AgentProcess:
             os._exit(1)  # without a spawner the node is lost: the guardian kills the rest of it
         for answer in answers:
             match answer:
-                case spawner.Prepared():
+                case spawner.Prepared() if self._stores.awaited is not None:
                     self._stores.end_waiting(answer.has_torch)
                     self._handle(io.WarmedUp())
+                case spawner.Prepared():
+                    self._prepared.set()
                 case _ if not isinstance(answer, spawner.Request):
                     if not self._stores.handle_answer(answer):
                         self._workers.handle_answer(answer)

@@ -22,6 +22,7 @@ from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import Addresses, ProcessState, ReplicaId
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph, RoleSpec
+from flowdist.graph.capacity import slots_on
 from flowdist.runtime.agent.node_config import NodeConfig
 from flowdist.runtime.agent.readiness import FileState, awaited_file, until_ready
 from flowdist.runtime.agent.worker_socket import WorkerSocket
@@ -109,24 +110,19 @@ class Workers:
         self._exits = WorkerExits(self._mask)
         self._is_batch_job = "SLURM_JOB_ID" in os.environ
 
-    def prepare(self) -> spawner.PrefixSpec | None:
-        """Request the node's prefix before the first order, so that the script is at its split when a worker starts.
+    def prefixes(self) -> list[spawner.PrefixSpec]:
+        """Return the prefixes of the roles that may be placed on this node, each once; that of a cold role is none."""
+        roles = [role for role in self._graph.roles if slots_on(role, self._config.node)]
+        return list(dict.fromkeys(prefix for role in roles if (prefix := self._prefix_of(role)) is not None))
 
-        Return its spec; None, with nothing requested, if no role has one or there are several roles.
-        """
-        if len(self._graph.roles) != 1:
-            return None
-        (role,) = self._graph.roles
+    def _prefix_of(self, role: RoleSpec) -> spawner.PrefixSpec | None:
         size = role.max_replicas * role.procs
         world = ("", 1, 0, size, 0, 1, 0, 1, 0, "", 0)  # placeholders: a prefix does not depend on these
         start = StartReplica(self._config.node.name, ReplicaId(role.name, 0), 1, *world)
-        prefix = None
         with contextlib.suppress(OSError):  # a missing secret: the start of the worker reports it
             ports = dict.fromkeys(role.ports, 0)
-            _, prefix = self._command(start, role, 0, ports, self._env(start, role, 0, ports))
-        if prefix is not None:
-            self._send(spawner.Prepare(prefix))
-        return prefix
+            return self._command(start, role, 0, ports, self._env(start, role, 0, ports))[1]
+        return None
 
     def spawn(self, start: StartReplica, kept: tuple[int, ...]) -> None:
         """Start the workers of an attempt, or resume the suspended ones with a local rank in `kept` as workers of it.

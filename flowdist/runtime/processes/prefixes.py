@@ -54,20 +54,21 @@ class Prefixes:
         self._again: set[int] = set()  # workers that are forked anew
 
     def prepare(self, spec: PrefixSpec) -> None:
-        """Start a prefix before the first worker asks for it; the agent sends at most one such request.
+        """Start a prefix before the first worker asks for it; the agent sends no second request before the answer.
 
         The agent gets Prepared when the script has come to its split, or the workers are known to start cold.
         """
         self._preparing = spec
         self._ensure_started(spec)
-        if spec not in self._prefixes:
+        prefix = self._prefixes.get(spec)
+        if prefix is None or prefix.main.is_ready:
             self._answer_prepared(spec)
 
     def _answer_prepared(self, spec: PrefixSpec) -> None:
         if self._preparing == spec:
             self._preparing = None
             prefix = self._prefixes.get(spec)
-            self._answer(Prepared(prefix is not None, prefix is not None and prefix.has_torch))
+            self._answer(Prepared(prefix is not None and prefix.has_torch))
 
     def _ensure_started(self, spec: PrefixSpec) -> None:
         """Start the prefix, unless it runs already or is known to be unusable. A failed start is no error here."""

@@ -102,9 +102,8 @@ class Respawned(msgspec.Struct, frozen=True, tag=True):
 
 
 class Prepared(msgspec.Struct, frozen=True, tag=True):
-    """Answer: the prefix of a Prepare has come to its split; or, if not `is_usable`, its workers start cold."""
+    """Answer: the prefix of a Prepare has come to its split, or its workers are known to start cold."""
 
-    is_usable: bool
     has_torch: bool = False
 
 
