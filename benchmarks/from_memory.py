@@ -95,11 +95,9 @@ for step in range(start + 1, STEPS + 1):
     optimizer.step()
     if log:
         print(os.getpid(), start, step, time.time(), file=log, flush=True)
-    if in_memory and worker.snapshot(step, {"model": model.state_dict(), "optimizer": optimizer.state_dict()}):
-        pass
-    elif not in_memory and step % EVERY == 0:
-        save(step)
-    if in_memory and step % ON_DISK == 0:
+    if in_memory:
+        worker.snapshot(step, {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+    if step % (ON_DISK if in_memory else EVERY) == 0:
         save(step)
         worker.commit(f"kept/{step}", step=step)
     worker.progress(step)
@@ -114,7 +112,7 @@ TOPOLOGY = """
 from flowdist import Node, Restart, Snapshots, Topology
 
 t = Topology("sharded", nodes=4 * [Node(cpu=2)])
-again, kept = Restart("role", max_restarts=100), Snapshots(copies=2, every=EVERY)
+again, kept = Restart("role", max_restarts=100, backoff="0s"), Snapshots(copies=2, every=EVERY)
 t.role("trainer", ["python", "script.py", WORDS], replicas=4, cpu=1, placement="pack", restart=again, snapshots=kept)
 """
 PARAMETER_BYTES, WIDTH, EVERY, ON_DISK, STEPS_PER_LOSS = 12, 1024, 3, 10, 6
