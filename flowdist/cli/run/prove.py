@@ -16,9 +16,9 @@ import click
 
 from flowdist.cli.run.execution import needs_linux
 from flowdist.cli.run.prove_corpus import Corpus
-from flowdist.cli.run.run import UnknownOption, after_dashes
+from flowdist.cli.run.run import ScriptVerb
 from flowdist.cli.shared.common import load, ns_of, print_json, progress_bar, verb
-from flowdist.cli.shared.options import TopologyOptions, gathered, options_with_values, topology_options
+from flowdist.cli.shared.options import TopologyOptions, gathered, topology_options
 from flowdist.dsl.load import DEFAULT_FILE, check_runnable, looks_like_topology
 from flowdist.errors import FlowdistError
 from flowdist.prove import words
@@ -75,20 +75,7 @@ class ProveOptions(NamedTuple):
         return None if ns is None else ns / 1e9
 
 
-class _Prove(click.Command):
-    """Command `prove`; for an option that it does not have, the error says how the script gets it."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the command line."""
-        words = list(args)  # click empties the list
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            help = after_dashes("prove", words, options_with_values(self))
-            raise UnknownOption(error.format_message(), help, ctx) from None
-
-
-@verb("prove", cls=_Prove)
+@verb("prove", cls=ScriptVerb)
 @topology_options
 @gathered(
     "options",

@@ -54,7 +54,28 @@ class UnknownOption(click.UsageError):
         return f"{self.message}\nhelp: {self.help}" if self.help else self.message
 
 
-class _Run(click.Command):
+class ScriptVerb(click.Command):
+    """Command of a verb that takes a script; for an option that it does not have, the error says what to write."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the command line."""
+        words = list(args)  # click empties the list
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise UnknownOption(error.format_message(), self.help_for(error.option_name, words), ctx) from None
+
+    def help_for(self, option: str, words: Sequence[str]) -> str:
+        """Return what the user can write instead of an unknown option; empty if that cannot be said."""
+        script = _script_in(words)
+        if not script or looks_like_topology(script):
+            return ""
+        kept, own = _divided(words, script, options_with_values(self))
+        again = shlex.join(["flowdist", str(self.name), *kept, "--", *own])
+        return f"the script's own arguments come after --: {again}"
+
+
+class _Run(ScriptVerb):
     """Command `run`; `run dist.ddp ...` has the options of that component instead of those of a topology."""
 
     def make_context(
@@ -66,14 +87,15 @@ class _Run(click.Command):
             return COMMANDS[args[0]].make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the command line. For an unknown option, the error says what to write instead, if that can be said."""
-        words = list(args)  # click empties the list
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            help = _help_for_unknown(error.option_name, words, options_with_values(self))
-            raise UnknownOption(error.format_message(), help, ctx) from None
+    def help_for(self, option: str, words: Sequence[str]) -> str:
+        """Return how `run` says what an option of torchrun, or one that it once had, has meant."""
+        from flowdist.torchrun.options import torchrun_name  # only for a mistake
+
+        if meant := torchrun_name(option):
+            size = _replicas(words) if meant in ("--nproc-per-node", "--nnodes") else ""
+            script = _script_in(words) or "train.py"
+            return f"write flowdist run {script} --replicas {size}; {TORCHRUN}" if size else TORCHRUN
+        return "; ".join(filter(None, (GONE.get(option), super().help_for(option, words))))
 
 
 class ScriptOptions(NamedTuple):
@@ -268,30 +290,8 @@ def _refuse_options_of_scripts(path: Path, script: ScriptOptions) -> None:
         raise FlowdistError(f"{' '.join(script.args)}: a topology takes no arguments", help="pass parameters with -p")
 
 
-def _help_for_unknown(option: str, words: Sequence[str], known: Mapping[str, bool]) -> str:
-    """Return what the user can write instead of an unknown option; empty if that cannot be said."""
-    from flowdist.torchrun.options import torchrun_name  # only for a mistake
-
-    script = next((word for word in _before_dashes(words) if word.endswith(".py")), "")
-    if meant := torchrun_name(option):
-        size = _replicas(words) if meant in ("--nproc-per-node", "--nnodes") else ""
-        return f"write flowdist run {script or 'train.py'} --replicas {size}; {TORCHRUN}" if size else TORCHRUN
-    texts = [GONE[option]] if option in GONE else []
-    if own := after_dashes("run", words, known):
-        texts.append(own)
-    return "; ".join(texts)
-
-
-def after_dashes(verb: str, words: Sequence[str], known: Mapping[str, bool]) -> str:
-    """Return how a verb is written if its unknown options are those of a script; empty if no script is named.
-
-    `known` are the options of the verb, each with whether it takes a value.
-    """
-    script = next((word for word in _before_dashes(words) if word.endswith(".py")), "")
-    if not script or looks_like_topology(script):
-        return ""
-    kept, own = _divided(words, script, known)
-    return f"the script's own arguments come after --: {shlex.join(['flowdist', verb, *kept, '--', *own])}"
+def _script_in(words: Sequence[str]) -> str:
+    return next((word for word in _before_dashes(words) if word.endswith(".py")), "")
 
 
 def _before_dashes(words: Sequence[str]) -> Sequence[str]:
