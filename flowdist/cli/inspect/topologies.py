@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from flowdist.cli.shared.common import format_of, load, print_json, problems_json, show_problems, verb, write
-from flowdist.cli.shared.engines import EngineOptions, engine_options, problems_on, refuse_errors
+from flowdist.cli.shared.engines import EngineOptions, engine_options, problems_on
 from flowdist.cli.shared.options import TopologyOptions, topology_options
 from flowdist.dsl.load import DEFAULT_FILE
 from flowdist.errors import FlowdistError
@@ -34,7 +34,7 @@ def check(named: TopologyOptions, engine: EngineOptions) -> None:
     With --on, what the engine cannot honour of the topology is a problem, too.
     """
     loaded = load(named, by_engine=bool(engine.on))
-    more = refuse_errors(problems_on(engine, loaded), engine.on)
+    more = problems_on(engine, loaded)
     loaded = loaded._replace(warnings=(*loaded.warnings, *more))
     if named.as_json:
         print_json("problems", problems=problems_json(loaded.warnings))

@@ -19,7 +19,7 @@ from flowdist.cli.run.execution import (
     with_cold,
 )
 from flowdist.cli.shared.common import load, problems_of_job, show_problems, verb
-from flowdist.cli.shared.engines import EngineOptions, check_engine, engine_options, problems_on, refuse_errors
+from flowdist.cli.shared.engines import EngineOptions, check_engine, engine_options, problems_on
 from flowdist.cli.shared.options import (
     FaultOptions,
     TopologyOptions,
@@ -120,10 +120,6 @@ class StartOptions(NamedTuple):
     dryrun: bool
     in_controller_job: bool
 
-    def settings(self) -> dict[str, Any]:
-        """Return those of the options that are fields of `RunSettings`."""
-        return {"resume": self.resume or "", "seed": self.seed or 0, "truncate_at": self.truncate_at}
-
 
 @verb("run", cls=_Run)
 @topology_options
@@ -191,7 +187,8 @@ def command(
     _refuse_mixtures(named, start, plan)
     check_engine(engine)
     _refuse_mixtures_with_engine(named, start, engine)
-    settings = display.settings(start.base, plan, named.as_json, **start.settings())
+    more = {"resume": start.resume or "", "seed": start.seed or 0, "truncate_at": start.truncate_at}
+    settings = display.settings(start.base, plan, named.as_json, **more)
     if named.target is not None and named.target.endswith(".json"):
         from flowdist.cli.run.hosts import run_compiled  # not needed for topologies
 
@@ -203,7 +200,7 @@ def command(
         graph = with_cold(loaded.graph, start.cold)
         if start.listen is None and not engine.on and not named.as_json:  # which other hosts will join is not known
             show_problems(problems_of_job(loaded, graph, plan))
-        show_problems(refuse_errors(problems_on(engine, loaded), engine.on))
+        show_problems(problems_on(engine, loaded))
     if engine.on or (start.resume is not None and (find_run(Path(start.base), start.resume)[0] / ENGINE).exists()):
         from flowdist.cli.run import on_engine  # not needed on one host
 
