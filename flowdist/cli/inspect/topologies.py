@@ -18,7 +18,7 @@ from flowdist.cli.shared.options import TopologyOptions, topology_options
 from flowdist.dsl.load import DEFAULT_FILE
 from flowdist.errors import FlowdistError
 from flowdist.graph import encode_graph
-from flowdist.report.static.drawing import DRAWERS, dot, graph_of
+from flowdist.report.static.drawing import dot, graph_of, mermaid
 
 FORMATS = ("mermaid", "dot", "svg", "png")
 SUFFIXES = {".mmd": "mermaid", ".mermaid": "mermaid", ".dot": "dot", ".gv": "dot", ".svg": "svg", ".png": "png"}
@@ -88,7 +88,8 @@ def graph(named: TopologyOptions, wanted: str | None, file: str | None) -> None:
     if named.as_json:
         print_json("graph", **graph_of(shown))
         return
-    content = DRAWERS[form](shown).encode() if form in ("mermaid", "dot") else _draw(dot(shown), form)  # type: ignore[index]
+    text = mermaid(shown) if form == "mermaid" else dot(shown)
+    content = text.encode() if form in ("mermaid", "dot") else _draw(text, form)
     if file is None:
         click.echo(content.decode(), nl=False)
         return
