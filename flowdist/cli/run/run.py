@@ -18,7 +18,7 @@ from flowdist.cli.run.execution import (
     needs_linux,
     with_cold,
 )
-from flowdist.cli.shared.common import load, problems_of_job, show_problems, verb
+from flowdist.cli.shared.common import Guarded, load, problems_of_job, show_problems, verb
 from flowdist.cli.shared.engines import EngineOptions, check_engine, engine_options, problems_on
 from flowdist.cli.shared.options import (
     FaultOptions,
@@ -54,7 +54,7 @@ class UnknownOption(click.UsageError):
         return f"{self.message}\nhelp: {self.help}" if self.help else self.message
 
 
-class ScriptVerb(click.Command):
+class ScriptVerb(Guarded):
     """Command of a verb that takes a script; for an option that it does not have, the error says what to write."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
