@@ -27,6 +27,7 @@ from flowdist.prove.lane import RUNS
 from flowdist.prove.points import AND, Point, joined, seeded
 from flowdist.prove.proving import Proof, Prover, Tried
 from flowdist.prove.watched import ALL_END, Roles
+from flowdist.report.record.summary import in_seconds
 
 CHECKPOINTS = "checkpoints"  # in the folder of the run, if the script uses flowdist.worker
 TERMINATED = 143  # exit code after SIGTERM, as a shell gives it
@@ -67,12 +68,6 @@ class ProveOptions(NamedTuple):
         """Return the seconds that trying points may take."""
         ns = ns_of("--budget", self.budget)
         return float("inf") if ns is None else ns / 1e9
-
-    @property
-    def within_s(self) -> float | None:
-        """Return the seconds without anything that happens after which a run hangs; None if that is not given."""
-        ns = ns_of("--within", self.within)
-        return None if ns is None else ns / 1e9
 
 
 @verb("prove", cls=ScriptVerb)
@@ -207,7 +202,7 @@ def _proved(launch: _Launch, users: Path, own: Path, named: TopologyOptions, opt
         roles=launch.roles,
         role=options.role,
         power=options.power,
-        within_s=options.within_s,
+        within_s=in_seconds(ns_of("--within", options.within)),
         longest=1 if options.alone else LONGEST,
         tolerance=options.tolerance,
     )
