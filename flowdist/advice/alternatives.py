@@ -10,7 +10,7 @@ import msgspec
 from flowdist.advice.playing import leading_role
 from flowdist.faults.kinds import having
 from flowdist.graph import RoleGraph, RoleSpec, format_duration
-from flowdist.graph.capacity import fits, needed, offered, slots
+from flowdist.graph.capacity import needed, offered, slots
 from flowdist.graph.units import DAY
 from flowdist.report.goodput import daly_ns
 from flowdist.sim.experiment.experiment import Experiment
@@ -143,11 +143,9 @@ def _spares(graph: RoleGraph, role: RoleSpec) -> Iterator[Change]:
 
 def _spare_nodes(graph: RoleGraph, role: RoleSpec) -> int:
     """Return how many of the last nodes the role does not need, if all nodes are there."""
-    rooms = []
-    for node in graph.cluster.nodes:
-        need, free = needed(role.resources), offered(node)
-        room = slots(need, free) if fits(need, free) else 0
-        rooms.append(min(room, 1) if role.placement.apart else room)
+    rooms = [slots(needed(role.resources), offered(node)) for node in graph.cluster.nodes]
+    if role.placement.apart:
+        rooms = [min(room, 1) for room in rooms]
     spare, left = 0, sum(rooms)
     for room in reversed(rooms):
         left -= room

@@ -132,11 +132,10 @@ def _line(change: Change, gain: Gain | None, reason: str = "") -> str:
 
 def _commands(found: Iterable[Measured], together: Measured | None, setting: Setting) -> list[str]:
     """Return the command lines that show today's job and each change, by number."""
-    lines = [("today", setting.command([]))]
-    lines += [(str(number), setting.command(_words(one))) for number, one in enumerate(found, 1)]
-    lines += [("together", setting.command(_words(together)))] if together is not None else []
-    width = max(len(name) for name, _ in lines)
-    return [f"  {name:<{width}}  {command}" for name, command in lines]
+    rows: list[tuple[str, ...]] = [("today", setting.command([]))]
+    rows += [(str(number), setting.command(_words(one))) for number, one in enumerate(found, 1)]
+    rows += [("together", setting.command(_words(together)))] if together is not None else []
+    return table(rows)
 
 
 def _words(one: Measured) -> list[str]:

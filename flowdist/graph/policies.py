@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
 from flowdist.graph.units import MINUTE, SECOND, ExitCode, Ns, Number, PositiveNs
 
 Scope = Literal["replica", "role", "domain", "job"]
+SCOPES: tuple[Scope, ...] = get_args(Scope)  # from narrow to wide
 Action = Literal["restart", "fail", "ignore"]
 Then = Literal["fail", "ignore", "widen"]
 FailureKind = Literal[

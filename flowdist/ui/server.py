@@ -21,7 +21,6 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 
 from flowdist.errors import FlowdistError
-from flowdist.text.printable import printable_values
 from flowdist.ui.follow import FollowedRun
 
 ADDRESS = "127.0.0.1"
@@ -203,7 +202,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer_data(self, run: FollowedRun, after: int) -> None:
         with self.server.readers.question():
             data = run.data_after(after)
-            self._answer(HTTPStatus.OK, "application/json", msgspec.json.encode(printable_values(data)))
+            self._answer(HTTPStatus.OK, "application/json", msgspec.json.encode(data))
         if data["state"] != "running":
             self.server.readers.told_the_end()
 

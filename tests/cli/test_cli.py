@@ -14,13 +14,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from flowdist import __version__
 from flowdist.cli.main import VERBS as VERBS_OF_MAIN
 from flowdist.cli.main import WORDS_OF_OTHERS, Verb, cli
-from flowdist.cli.shared.common import guarded
+from flowdist.cli.shared import common
 from flowdist.graph import decode_graph
 from tests.runtime.harness import Deaths
 
@@ -176,7 +177,7 @@ def test_what_disk_and_machine_refuse_is_an_error_in_words(
     capsys: pytest.CaptureFixture[str], number: int, text: str
 ) -> None:
     with pytest.raises(SystemExit) as caught:
-        write(number)
+        write.main([str(number)], standalone_mode=False)
     assert caught.value.code == 2
     assert capsys.readouterr().err.startswith(text)
 
@@ -230,10 +231,11 @@ def test_a_compiled_module_that_a_full_disk_has_cut_off_is_an_error_in_words(tmp
 
 def test_an_error_of_flowdist_itself_passes() -> None:
     with pytest.raises(OSError, match="Bad file descriptor"):
-        write(errno.EBADF)
+        write.main([str(errno.EBADF)], standalone_mode=False)
 
 
-@guarded
+@common.verb("write")
+@click.argument("number", type=int)
 def write(number: int) -> None:
     raise OSError(number, os.strerror(number), "runs/x")
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import click
 
 from flowdist.cli.shared.common import format_of, load, print_json, problems_json, show_problems, verb, write
-from flowdist.cli.shared.engines import EngineOptions, engine_options, problems_on, refuse_errors
+from flowdist.cli.shared.engines import EngineOptions, engine_options, problems_on
 from flowdist.cli.shared.options import TopologyOptions, topology_options
 from flowdist.dsl.load import DEFAULT_FILE
 from flowdist.errors import FlowdistError
 from flowdist.graph import encode_graph
-from flowdist.report.static.drawing import DRAWERS, dot, graph_of
+from flowdist.report.static.drawing import dot, graph_of, mermaid
 
 FORMATS = ("mermaid", "dot", "svg", "png")
 SUFFIXES = {".mmd": "mermaid", ".mermaid": "mermaid", ".dot": "dot", ".gv": "dot", ".svg": "svg", ".png": "png"}
@@ -34,7 +34,7 @@ def check(named: TopologyOptions, engine: EngineOptions) -> None:
     With --on, what the engine cannot honour of the topology is a problem, too.
     """
     loaded = load(named, by_engine=bool(engine.on))
-    more = refuse_errors(problems_on(engine, loaded), engine.on)
+    more = problems_on(engine, loaded)
     loaded = loaded._replace(warnings=(*loaded.warnings, *more))
     if named.as_json:
         print_json("problems", problems=problems_json(loaded.warnings))
@@ -88,7 +88,8 @@ def graph(named: TopologyOptions, wanted: str | None, file: str | None) -> None:
     if named.as_json:
         print_json("graph", **graph_of(shown))
         return
-    content = DRAWERS[form](shown).encode() if form in ("mermaid", "dot") else _draw(dot(shown), form)  # type: ignore[index]
+    text = mermaid(shown) if form == "mermaid" else dot(shown)
+    content = text.encode() if form in ("mermaid", "dot") else _draw(text, form)
     if file is None:
         click.echo(content.decode(), nl=False)
         return

@@ -18,6 +18,7 @@ from flowdist.cli.shared.runs import complete_run
 from flowdist.cli.shared.simulated import ProgressLine
 from flowdist.errors import FlowdistError
 from flowdist.record.reader import JOURNAL
+from flowdist.report.record.summary import in_seconds
 from flowdist.sim.calibration.counted import CURE
 from flowdist.sim.experiment import outcome, record
 from flowdist.sim.experiment.compare import compare
@@ -199,8 +200,7 @@ def _head_values(asked: _Run, doubts: list[str]) -> dict[str, Any]:
 
 
 def _cause_values(cause: Cause) -> dict[str, Any]:
-    at_s = None if cause.at_ns is None else cause.at_ns / 1e9
-    return {"option": cause.flag, "fault": cause.text, "at_s": at_s, "text": cause_words(cause)}
+    return {"option": cause.flag, "fault": cause.text, "at_s": in_seconds(cause.at_ns), "text": cause_words(cause)}
 
 
 def _end_values(end: Outcome) -> dict[str, Any]:

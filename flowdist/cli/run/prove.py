@@ -16,9 +16,9 @@ import click
 
 from flowdist.cli.run.execution import needs_linux
 from flowdist.cli.run.prove_corpus import Corpus
-from flowdist.cli.run.run import UnknownOption, after_dashes
+from flowdist.cli.run.run import ScriptVerb
 from flowdist.cli.shared.common import load, ns_of, print_json, progress_bar, verb
-from flowdist.cli.shared.options import TopologyOptions, gathered, options_with_values, topology_options
+from flowdist.cli.shared.options import TopologyOptions, gathered, topology_options
 from flowdist.dsl.load import DEFAULT_FILE, check_runnable, looks_like_topology
 from flowdist.errors import FlowdistError
 from flowdist.prove import words
@@ -27,6 +27,7 @@ from flowdist.prove.lane import RUNS
 from flowdist.prove.points import AND, Point, joined, seeded
 from flowdist.prove.proving import Proof, Prover, Tried
 from flowdist.prove.watched import ALL_END, Roles
+from flowdist.report.record.summary import in_seconds
 
 CHECKPOINTS = "checkpoints"  # in the folder of the run, if the script uses flowdist.worker
 TERMINATED = 143  # exit code after SIGTERM, as a shell gives it
@@ -68,27 +69,8 @@ class ProveOptions(NamedTuple):
         ns = ns_of("--budget", self.budget)
         return float("inf") if ns is None else ns / 1e9
 
-    @property
-    def within_s(self) -> float | None:
-        """Return the seconds without anything that happens after which a run hangs; None if that is not given."""
-        ns = ns_of("--within", self.within)
-        return None if ns is None else ns / 1e9
 
-
-class _Prove(click.Command):
-    """Command `prove`; for an option that it does not have, the error says how the script gets it."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the command line."""
-        words = list(args)  # click empties the list
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            help = after_dashes("prove", words, options_with_values(self))
-            raise UnknownOption(error.format_message(), help, ctx) from None
-
-
-@verb("prove", cls=_Prove)
+@verb("prove", cls=ScriptVerb)
 @topology_options
 @gathered(
     "options",
@@ -220,7 +202,7 @@ def _proved(launch: _Launch, users: Path, own: Path, named: TopologyOptions, opt
         roles=launch.roles,
         role=options.role,
         power=options.power,
-        within_s=options.within_s,
+        within_s=in_seconds(ns_of("--within", options.within)),
         longest=1 if options.alone else LONGEST,
         tolerance=options.tolerance,
     )

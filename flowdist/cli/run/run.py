@@ -18,8 +18,8 @@ from flowdist.cli.run.execution import (
     needs_linux,
     with_cold,
 )
-from flowdist.cli.shared.common import load, problems_of_job, show_problems, verb
-from flowdist.cli.shared.engines import EngineOptions, check_engine, engine_options, problems_on, refuse_errors
+from flowdist.cli.shared.common import Guarded, load, problems_of_job, show_problems, verb
+from flowdist.cli.shared.engines import EngineOptions, check_engine, engine_options, problems_on
 from flowdist.cli.shared.options import (
     FaultOptions,
     TopologyOptions,
@@ -54,7 +54,28 @@ class UnknownOption(click.UsageError):
         return f"{self.message}\nhelp: {self.help}" if self.help else self.message
 
 
-class _Run(click.Command):
+class ScriptVerb(Guarded):
+    """Command of a verb that takes a script; for an option that it does not have, the error says what to write."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the command line."""
+        words = list(args)  # click empties the list
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise UnknownOption(error.format_message(), self.help_for(error.option_name, words), ctx) from None
+
+    def help_for(self, option: str, words: Sequence[str]) -> str:
+        """Return what the user can write instead of an unknown option; empty if that cannot be said."""
+        script = _script_in(words)
+        if not script or looks_like_topology(script):
+            return ""
+        kept, own = _divided(words, script, options_with_values(self))
+        again = shlex.join(["flowdist", str(self.name), *kept, "--", *own])
+        return f"the script's own arguments come after --: {again}"
+
+
+class _Run(ScriptVerb):
     """Command `run`; `run dist.ddp ...` has the options of that component instead of those of a topology."""
 
     def make_context(
@@ -66,14 +87,15 @@ class _Run(click.Command):
             return COMMANDS[args[0]].make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the command line. For an unknown option, the error says what to write instead, if that can be said."""
-        words = list(args)  # click empties the list
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            help = _help_for_unknown(error.option_name, words, options_with_values(self))
-            raise UnknownOption(error.format_message(), help, ctx) from None
+    def help_for(self, option: str, words: Sequence[str]) -> str:
+        """Return how `run` says what an option of torchrun, or one that it once had, has meant."""
+        from flowdist.torchrun.options import torchrun_name  # only for a mistake
+
+        if meant := torchrun_name(option):
+            size = _replicas(words) if meant in ("--nproc-per-node", "--nnodes") else ""
+            script = _script_in(words) or "train.py"
+            return f"write flowdist run {script} --replicas {size}; {TORCHRUN}" if size else TORCHRUN
+        return "; ".join(filter(None, (GONE.get(option), super().help_for(option, words))))
 
 
 class ScriptOptions(NamedTuple):
@@ -97,10 +119,6 @@ class StartOptions(NamedTuple):
     cold: bool
     dryrun: bool
     in_controller_job: bool
-
-    def settings(self) -> dict[str, Any]:
-        """Return those of the options that are fields of `RunSettings`."""
-        return {"resume": self.resume or "", "seed": self.seed or 0, "truncate_at": self.truncate_at}
 
 
 @verb("run", cls=_Run)
@@ -169,7 +187,8 @@ def command(
     _refuse_mixtures(named, start, plan)
     check_engine(engine)
     _refuse_mixtures_with_engine(named, start, engine)
-    settings = display.settings(start.base, plan, named.as_json, **start.settings())
+    more = {"resume": start.resume or "", "seed": start.seed or 0, "truncate_at": start.truncate_at}
+    settings = display.settings(start.base, plan, named.as_json, **more)
     if named.target is not None and named.target.endswith(".json"):
         from flowdist.cli.run.hosts import run_compiled  # not needed for topologies
 
@@ -181,7 +200,7 @@ def command(
         graph = with_cold(loaded.graph, start.cold)
         if start.listen is None and not engine.on and not named.as_json:  # which other hosts will join is not known
             show_problems(problems_of_job(loaded, graph, plan))
-        show_problems(refuse_errors(problems_on(engine, loaded), engine.on))
+        show_problems(problems_on(engine, loaded))
     if engine.on or (start.resume is not None and (find_run(Path(start.base), start.resume)[0] / ENGINE).exists()):
         from flowdist.cli.run import on_engine  # not needed on one host
 
@@ -268,30 +287,8 @@ def _refuse_options_of_scripts(path: Path, script: ScriptOptions) -> None:
         raise FlowdistError(f"{' '.join(script.args)}: a topology takes no arguments", help="pass parameters with -p")
 
 
-def _help_for_unknown(option: str, words: Sequence[str], known: Mapping[str, bool]) -> str:
-    """Return what the user can write instead of an unknown option; empty if that cannot be said."""
-    from flowdist.torchrun.options import torchrun_name  # only for a mistake
-
-    script = next((word for word in _before_dashes(words) if word.endswith(".py")), "")
-    if meant := torchrun_name(option):
-        size = _replicas(words) if meant in ("--nproc-per-node", "--nnodes") else ""
-        return f"write flowdist run {script or 'train.py'} --replicas {size}; {TORCHRUN}" if size else TORCHRUN
-    texts = [GONE[option]] if option in GONE else []
-    if own := after_dashes("run", words, known):
-        texts.append(own)
-    return "; ".join(texts)
-
-
-def after_dashes(verb: str, words: Sequence[str], known: Mapping[str, bool]) -> str:
-    """Return how a verb is written if its unknown options are those of a script; empty if no script is named.
-
-    `known` are the options of the verb, each with whether it takes a value.
-    """
-    script = next((word for word in _before_dashes(words) if word.endswith(".py")), "")
-    if not script or looks_like_topology(script):
-        return ""
-    kept, own = _divided(words, script, known)
-    return f"the script's own arguments come after --: {shlex.join(['flowdist', verb, *kept, '--', *own])}"
+def _script_in(words: Sequence[str]) -> str:
+    return next((word for word in _before_dashes(words) if word.endswith(".py")), "")
 
 
 def _before_dashes(words: Sequence[str]) -> Sequence[str]:

@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 from flowdist.cli import COMPLETION
 from flowdist.cli.run.execution import RunSettings, cold_option, execute, interface_option, needs_linux, with_cold
 from flowdist.cli.run.hosts import meet
-from flowdist.cli.shared.common import paint, show_problems, verb
+from flowdist.cli.shared.common import Guarded, paint, show_problems, verb
 from flowdist.cli.shared.options import options_with_values
 from flowdist.dsl.load import compile_loaded
 from flowdist.errors import FlowdistError
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from flowdist.runtime.supervisor.event_printer import Show
 
 
-class _Command(click.Command):
+class _Command(Guarded):
     """Command whose options are torchrun's own: click passes them on unread, and --help shows torchrun's table."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import errno
-import functools
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from flowdist.graph import RoleGraph
     from flowdist.record.journal import Line
 
-F = TypeVar("F", bound=Callable[..., Any])
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # the user can put these right, and those of a limit
 _LIMITS = {
     errno.EAGAIN: "a limit on the number of processes is reached: see `ulimit -u`",
@@ -38,26 +36,14 @@ _LIMITS = {
 }
 
 
-def verb(name: str, **settings: Any) -> Callable[[Callable[..., Any]], click.Command]:
-    """Decorate a function as the verb `name`, guarded, with these settings of click.
+class Guarded(click.Command):
+    """Command that ends with a message, not a traceback, for an error of the user or this machine; Ctrl-C: with 130."""
 
-    Options stand below: `guarded` has to see --json before `gathered` takes it away.
-    """
-    make: Any = click.command(name=name, **settings)
-    return lambda function: make(guarded(function))
-
-
-def guarded(function: F) -> F:
-    """Decorate a verb so that an error of the user or of this machine ends it with a message instead of a traceback.
-
-    Ctrl-C ends it with 130. Other exceptions pass.
-    """
-
-    @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        as_json = bool(kwargs.get("as_json"))
+    def invoke(self, ctx: click.Context) -> Any:
+        """Call the function of the verb."""
+        as_json = bool(ctx.params.get("as_json"))
         try:
-            return function(*args, **kwargs)
+            return super().invoke(ctx)
         except FlowdistError as error:
             fail(error, as_json=as_json)
         except OSError as error:
@@ -67,7 +53,10 @@ def guarded(function: F) -> F:
         except KeyboardInterrupt:
             sys.exit(130)
 
-    return wrapper  # type: ignore[return-value]
+
+def verb(name: str, cls: type[Guarded] = Guarded, **settings: Any) -> Callable[[Callable[..., Any]], click.Command]:
+    """Decorate a function as the verb `name`, with these settings of click."""
+    return click.command(name, cls, **settings)
 
 
 def _of_the_machine(error: OSError) -> FlowdistError | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -42,13 +41,11 @@ def check_engine(engine: EngineOptions) -> None:
 
 
 def problems_on(engine: EngineOptions, loaded: Loaded) -> list[Problem]:
-    """Return what the engine cannot honour of a topology; none without an engine."""
+    """Return what the engine honours in another way; raise TopologyProblems for what it cannot honour of a topology."""
     check_engine(engine)
-    return engine_of(engine.on).find_problems(Topic(loaded.graph, loaded.arguments), engine.words) if engine.on else []
-
-
-def refuse_errors(problems: Sequence[Problem], on: str) -> list[Problem]:
-    """Return the warnings among the problems."""
-    if any(problem.severity == "error" for problem in problems):
-        raise TopologyProblems(problems, f"of the topology on {on}")
-    return list(problems)
+    if not engine.on:
+        return []
+    found = engine_of(engine.on).find_problems(Topic(loaded.graph, loaded.arguments), engine.words)
+    if any(problem.severity == "error" for problem in found):
+        raise TopologyProblems(found, f"of the topology on {engine.on}")
+    return found

@@ -10,7 +10,7 @@ from flowdist.cli.shared.common import rich_console
 from flowdist.graph import SECOND
 from flowdist.record.journal import UnsavedLine
 from flowdist.report.record.spending import time_of
-from flowdist.report.record.summary import summary_of
+from flowdist.report.record.summary import in_seconds, summary_of
 from flowdist.sim.checks.bounds import recoveries
 
 if TYPE_CHECKING:
@@ -97,6 +97,5 @@ def simulated_summary(result: SimResult) -> dict[str, Any]:
     summary |= time_of(result.job.graph, result.spent)
     found = recoveries(result)
     for incident in summary["incidents"]:
-        took = found.get(incident["number"])
-        incident["steps_again_s"] = took / 1e9 if took is not None else None
+        incident["steps_again_s"] = in_seconds(found.get(incident["number"]))
     return summary

@@ -31,6 +31,7 @@ from flowdist.report.goodput import (
     seeds_needed,
     young_ns,
 )
+from flowdist.report.record.summary import in_seconds
 from flowdist.sim.experiment.compare import Comparison, mean_share
 from flowdist.sim.experiment.experiment import Experiment
 from flowdist.sim.experiment.outcome import Outcome
@@ -183,10 +184,10 @@ def _summary(
         "no_interval": needed_text(len(runs), rarest),
         "causes": _counts([result.causes for result in results], has_rates=bool(rates)),
         "faults_by_rate": _counts([result.by_rate for result in results], has_rates=bool(rates)),
-        "between_s": _seconds(between_ns),
+        "between_s": in_seconds(between_ns),
         "checkpoint_every_s": load.checkpoint_every_ns / 1e9,
-        "young_s": _seconds(young_ns(load.blocking_ns, between_ns) if between_ns is not None else None),
-        "daly_s": _seconds(daly_ns(load.blocking_ns, between_ns) if between_ns is not None else None),
+        "young_s": in_seconds(young_ns(load.blocking_ns, between_ns) if between_ns is not None else None),
+        "daly_s": in_seconds(daly_ns(load.blocking_ns, between_ns) if between_ns is not None else None),
         "failures_per_cpu_s": sum(result.faults for result in results) / cpu_s if cpu_s else None,
     }
 
@@ -207,10 +208,6 @@ ESTIMATES: dict[str, Callable[[MacroResult], float]] = {
     "steps": lambda result: result.step,
     "hours lost": lambda result: result.lost_ns / HOUR,
 }
-
-
-def _seconds(ns: float | None) -> float | None:
-    return ns / 1e9 if ns is not None else None
 
 
 def _run(scope: Scope, seed: int, result: MacroResult) -> dict[str, Any]:

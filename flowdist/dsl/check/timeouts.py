@@ -228,9 +228,8 @@ def ready_too_late(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
 
 def drain_saves_nothing(graph: RoleGraph, spec: RoleSpec) -> Finding | None:
     """FD329: a world that has to leave a node is stopped before it has done its step and saved (R14)."""
-    need, world = leave_ns(spec), graph.world_of(spec.name)
-    mates = [other for other in graph.roles if other.name in world.roles] if world is not None else [spec]
-    drain = max(mate.drain_ns for mate in mates)
+    need, mates = leave_ns(spec), graph.mates_of(spec.name)
+    drain = max(other.drain_ns for other in graph.roles if other.name in mates)
     if spec.kind != "task" or drain >= need:
         return None
     message = (

@@ -8,10 +8,9 @@ from flowdist.dsl.problems.problem import did_you_mean
 from flowdist.dsl.read.fields import Fields
 from flowdist.dsl.words import FailureWord, On, Restart
 from flowdist.graph import MINUTE, SECOND, RestartPolicy, Rule, format_duration
-from flowdist.graph.policies import SIGNAL_NAMES
+from flowdist.graph.policies import SCOPES, SIGNAL_NAMES
 
 KINDS: tuple[str, ...] = get_args(FailureWord)
-SCOPES = ("replica", "role", "domain", "job")  # from narrow to wide
 SIGNALS = sorted(SIGNAL_NAMES.values())
 
 

@@ -25,7 +25,7 @@ from flowdist.record.status import (
     WorldStatus,
 )
 from flowdist.report.record.trace import stamp
-from flowdist.text.printable import joined
+from flowdist.text.printable import joined, table
 
 STRIP_MAX = 64  # with more nodes, the strip with a character each is left out
 OVERDUE_S = 2.0  # without a heartbeat; agents send two a second by default
@@ -139,16 +139,11 @@ def _head(status: Status, state: str) -> Line:
 def _roles(roles: Sequence[RoleStatus], most: int, is_dead: bool) -> list[Line]:
     """Return a row for each of the first `most` roles; if the run is dead, a row says what ran then."""
     heading = ("role", "up", "replicas", "gen", "workers", "step", "steps/s", "restarts", "charged")
-    rows = [heading, *(_role(role, is_dead) for role in roles[:most])]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines: list[Line] = []
-    for number, row in enumerate(rows):
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        if number == 0:
-            lines.append([Span("  " + "  ".join(cells), "bold")])
-        else:
-            start = Span("  ".join(cells[:2]), _role_style(roles[number - 1], is_dead))
-            lines.append([Span("  "), start, Span("  " + "  ".join(cells[2:]))])
+    first, *rows = table([heading, *(_role(role, is_dead) for role in roles[:most])])
+    place = first.index("replicas")  # up to there, a row has the colour of its role
+    lines: list[Line] = [[Span(first, "bold")]]
+    for role, row in zip(roles, rows, strict=False):
+        lines.append([Span(row[:place], _role_style(role, is_dead)), Span(row[place:])])
     if len(roles) > most:
         lines.append([Span(f"  and {len(roles) - most} more roles")])
     return lines

@@ -62,18 +62,14 @@ def _incident(incident: Incident) -> dict[str, Any]:
         "moved": {str(replica): node for replica, node in incident.moved.items()},
         "charged_to": incident.charged_to,
         "result": incident.result or "still open",
-        "took_s": _seconds(incident.took_ns),
-        "first_step_s": _seconds(incident.first_step_ns),
+        "took_s": in_seconds(incident.took_ns),
+        "first_step_s": in_seconds(incident.first_step_ns),
     }
 
 
 def _old_restore(found: OldRestore) -> dict[str, Any]:
     names = {"world": found.world, "generation": found.generation, "replica": str(found.replica)}
     return {"t_s": found.at_ns / 1e9, **names, "step": found.step, "committed": found.committed, "text": found.text}
-
-
-def _seconds(ns: int | None) -> float | None:
-    return None if ns is None else ns / 1e9
 
 
 def summary_text(summary: dict[str, Any], *, brief: bool = False) -> str:
@@ -204,6 +200,11 @@ def _by_node(moved: dict[str, str]) -> dict[str, list[str]]:
     for replica, node in moved.items():
         nodes.setdefault(node, []).append(replica)
     return nodes
+
+
+def in_seconds(ns: float | None) -> float | None:
+    """Return nanoseconds as seconds; None for None, what is not known."""
+    return None if ns is None else ns / 1e9
 
 
 def rounded(seconds: float) -> str:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 import string
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 from flowdist.graph import WHOLE, Domain, Gate, JointWorld, Resources, RoleGraph, RoleSpec, VersionEdge, format_memory
 
-TextFormat = Literal["mermaid", "dot"]
 _PLAIN = frozenset(string.ascii_letters + string.digits + " .,:/+-_()=")
 
 
@@ -128,9 +127,6 @@ def dot(graph: RoleGraph) -> str:
         style = f'label="{_version_label(edge)}", style=dotted, arrowhead=odot'
         lines.append(f"    {ids[edge.role]} -> {ids[spec.name]} [{style}]")
     return "\n".join([*lines, "}"]) + "\n"
-
-
-DRAWERS: dict[TextFormat, Callable[[RoleGraph], str]] = {"mermaid": mermaid, "dot": dot}
 
 
 def _ids(graph: RoleGraph) -> dict[str, str]:

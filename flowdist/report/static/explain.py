@@ -14,7 +14,7 @@ from typing import Any
 from flowdist.control.placement.placement import explain
 from flowdist.errors import FlowdistError
 from flowdist.graph import RoleGraph, format_duration
-from flowdist.graph.policies import Scope
+from flowdist.graph.policies import SCOPES, Scope
 from flowdist.report.static.failing import Failing
 from flowdist.report.static.happening import Hit, Seen, happen
 from flowdist.report.static.reasons import charge_of, ended_text, led_back, rule_text, verdict_text, why_restarting
@@ -30,7 +30,6 @@ from flowdist.report.static.sections import (
 )
 from flowdist.text.printable import table
 
-SCOPES = ("replica", "role", "domain", "job")  # from narrow to wide
 _OUTCOMES = {
     "fail": "the job fails: everything is stopped, and nothing starts again",
     "restart": "the job continues",

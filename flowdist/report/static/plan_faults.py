@@ -17,7 +17,7 @@ from flowdist.faults.grammar import Fault, Plan, Rate
 from flowdist.faults.kinds import having
 from flowdist.faults.rates import entities
 from flowdist.graph import RoleGraph, RoleSpec, format_duration, parse_duration
-from flowdist.graph.capacity import fits, needed, offered, slots
+from flowdist.graph.capacity import slots_on
 
 FOR_GOOD = (*having("takes-node"), "pause")  # faults that take a node away, without /DURATION for good
 
@@ -66,9 +66,8 @@ def _hits(plan: Plan, graph: RoleGraph) -> Iterator[Hit]:
 
 def _notice_too_short(graph: RoleGraph, spec: RoleSpec, hit: Hit, arguments: Arguments) -> Problem | None:
     """FD330: the notice of a preemption, less the time to stop, is over before the world has saved (R14)."""
-    world = graph.world_of(spec.name)
-    mates = [other for other in graph.roles if other.name in world.roles] if world is not None else [spec]
-    grace, need = max(mate.grace_ns for mate in mates), leave_ns(spec)
+    mates, need = graph.mates_of(spec.name), leave_ns(spec)
+    grace = max(other.grace_ns for other in graph.roles if other.name in mates)
     others = frozenset(node.name for node in graph.cluster.nodes) - hit.nodes
     runs_there = room_without(graph, spec, others) > 0
     left = max(0, hit.notice_ns - grace)
@@ -161,10 +160,6 @@ def room_without(graph: RoleGraph, spec: RoleSpec, lost: Collection[str]) -> int
 
     Which neighbours a replica has is not known, so `near` does not count, and `apart` only among those of the role.
     """
-    need = needed(spec.resources)
-    counts = [
-        slots(need, offered(node))
-        for node in (graph.cluster.nodes if graph.cluster.given else ())
-        if node.name not in lost and set(spec.placement.where) <= set(node.labels) and fits(need, offered(node))
-    ]
-    return len(counts) if spec.name in spec.placement.apart else sum(counts)
+    nodes = graph.cluster.nodes if graph.cluster.given else ()
+    rooms = [slots_on(spec, node) for node in nodes if node.name not in lost]
+    return sum(min(room, 1) if spec.name in spec.placement.apart else room for room in rooms)
