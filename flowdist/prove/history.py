@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 Outcome = Literal["ended", "failed", "hung"]
+
+
+def is_in(path: str, paths: Container[str]) -> bool:
+    """Return whether a path is one of these paths, or in a folder that is one."""
+    return path in paths or any(str(parent) in paths for parent in PurePosixPath(path).parents)
 
 
 class Worker(NamedTuple):
