@@ -33,8 +33,9 @@ class Step(msgspec.Struct, frozen=True):
     `weights`, `optimizer` (its state), `rates`, `scale` (of gradient scalers) and `random` (by generator) are what the
     step began from, `losses` and `gradients` what came of it. `samples` are the batches that were fetched since the
     step before, each by one of the `loaders`. Digests are hexadecimal. `count` is how many steps the optimizer's own
-    state counts before it. `own` are generators that variables of the script have, by their names,
-    and `servers` what those of workers that take no steps had when the step began: `shard.rate of ps.0`.
+    state counts before it. `schedule` is a digest of the schedulers of learning rates. `own` are generators that
+    variables of the script have, by their names, `variables` numbers and small collections, and `servers` what those
+    of workers that take no steps had when the step began: `shard.rate of ps.0`.
     """
 
     losses: list[str] = []
@@ -47,7 +48,9 @@ class Step(msgspec.Struct, frozen=True):
     scale: list[float] = []
     random: dict[str, str] = {}
     count: int | None = None
+    schedule: str = ""
     own: dict[str, str] = {}
+    variables: dict[str, str] = {}
     servers: dict[str, str] = {}
 
 

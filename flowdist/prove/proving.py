@@ -342,10 +342,10 @@ class Prover:
         """Play a point once, in a run of its own."""
         run = self._run(lane, point.kills)
         ends = self._ends_of(lane, proof, run)
-        exact, tolerance = not proof.uneven, self._tolerance
-        if exact and not tolerance and sums_differ(proof.watched, run):
+        tolerance = None if proof.uneven else self._tolerance
+        if tolerance == 0 and sums_differ(proof.watched, run):
             proof.rounds, tolerance = True, ROUNDING
-        shown = findings(proof.watched, run, point, ends, exact=exact, tolerance=tolerance) if run.kills else []
+        shown = findings(proof.watched, run, point, ends, tolerance) if run.kills else []
         if run.outcome == "ended" and any(kill.size for kill in point.kills[: run.kills]):
             shown = of_worlds(proof.watched, run)
         return Tried(point, tuple(shown), run.seconds, run.kills == len(point.kills))

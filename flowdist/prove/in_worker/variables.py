@@ -18,6 +18,7 @@ from flowdist.prove.in_worker.digests import digest, hashed
 
 _KEEPS_COPIES = sys.version_info < (3, 13)  # a frame keeps the dict of its variables that it has made
 _DEPTH_MAX, _ENTRIES_MAX = 6, 100_000  # of a value that is plain
+_SMALL = 100  # entries of a collection that is looked at before each step
 
 
 def own_generators(folder: str) -> dict[str, str]:
@@ -29,6 +30,20 @@ def own_generators(folder: str) -> dict[str, str]:
         folder: The folder of the script: functions of other code are left out.
     """
     return _digests(sys._getframe(1), folder, _generator)
+
+
+def small_values(folder: str) -> dict[str, str]:
+    """Return numbers that variables have, as they are written, and digests of small collections, which begin with #.
+
+    Args:
+        folder: The folder of the script, as above.
+    """
+    return _digests(sys._getframe(1), folder, _small)
+
+
+def plain_attributes(value: Any) -> str:
+    """Return a digest of an object's attributes that are plain, such as those of a scheduler without its optimizer."""
+    return digest({name: each for name, each in vars(value).items() if _is_plain(each, _DEPTH_MAX)})
 
 
 def plain_state(frame: FrameType | None, folder: str) -> dict[str, str]:
@@ -87,6 +102,14 @@ def _generator(value: Any) -> str | None:
             return digest(value.get_state())
         case _:
             return None
+
+
+def _small(value: Any) -> str | None:
+    """Return a number as it is written, or a digest of a small collection; None for any other value."""
+    if type(value) in (bool, int, float):
+        return repr(value)
+    is_small = type(value) in (list, tuple, dict) and len(value) <= _SMALL
+    return f"#{digest(value)}" if is_small and _is_plain(value, 2) else None
 
 
 def _plain(value: Any) -> str | None:
