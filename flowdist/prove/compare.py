@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import PurePosixPath
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from flowdist.prove.history import Attempt, Run, Step
+from flowdist.prove.history import Attempt, Run, Step, count
 from flowdist.prove.points import Point
 from flowdist.prove.watched import Watched
 
@@ -97,11 +97,7 @@ def findings(watched: Watched, run: Run, point: Point, ends: Ends, tolerance: fl
             clean = watched.first(worker).steps
             found += _of_worker(watched, run, attempts, clean, reached, tolerance)
     if not found and tolerance == 0 and ends.differ:
-        kind, more = _behind_the_end(watched, run, reached)
-        found += [
-            Finding(kind, f"{name}: {how} at the end{more}", run.place(f"write {name}", *run.reads()))
-            for name, how in ends.differ.items()
-        ]
+        found += _at_end(watched, run, ends, reached)
     if len(point.kills) > 1 and point.save and len(ends.extra) >= len(point.kills):
         files = ", ".join(ends.extra[:SHOWN])
         path = PurePosixPath(point.kills[0].path)
@@ -110,19 +106,20 @@ def findings(watched: Watched, run: Run, point: Point, ends: Ends, tolerance: fl
     return _merged(found)
 
 
-def _behind_the_end(watched: Watched, run: Run, reached: list[int]) -> tuple[str, str]:
-    """Return the kind of what only saved files show, and in words what the last restart began with in other ways."""
-    words = {}
+def _at_end(watched: Watched, run: Run, ends: Ends, reached: list[int]) -> Iterator[Finding]:
+    """Yield the entries of saved files that differ, with what a restart had in other ways."""
+    kind, more = "the end", ""
     for worker, attempts in sorted(run.attempts.items()):
-        steps = attempts[-1].steps if worker in watched.clean.attempts and len(attempts) > 1 else []
-        if steps:
-            clean = watched.first(worker).steps
-            begun = began_at(clean, steps, reached[-2])
-            pairs = zip(steps, clean[begun:], strict=False)
-            since = next((at for at, (step, other) in enumerate(pairs) if step.schedule != other.schedule), 0)
-            text = f"; the state of a schedule differs from step {begun + since + 1} on" if since else ""
-            words["schedule" if since else "the end"] = text + other_values(clean[begun], steps[0])
-    return next(((kind, words[kind]) for kind in ("schedule", "the end") if kind in words), ("the end", ""))
+        clean = watched.first(worker).steps if worker in watched.clean.attempts and attempts[1:] else []
+        if clean and (steps := attempts[-1].steps) and not more:
+            begun = began_at(clean, steps, reached[len(attempts) - 2])
+            alike = [step.schedule == other.schedule for step, other in zip(steps, clean[begun:], strict=False)]
+            if alike[0] and not all(alike):
+                kind = "schedule"
+                more = f"; the state of a schedule differs from step {begun + 1 + alike.index(False)} on"
+            more += _in_words(_other_values(clean[begun], steps[0]))
+    for name, how in ends.differ.items():
+        yield Finding(kind, f"{name}: {how} at the end{more}", run.place(f"write {name}", *run.reads()))
 
 
 def _merged(found: Sequence[Finding]) -> list[Finding]:
@@ -158,29 +155,18 @@ def reached_save(watched: Watched, run: Run, at: int = 0) -> int:
             if not attempts:
                 return reached
             attempt = attempts[min(at, len(attempts) - 1)]
-            call = watched.first(place.worker).calls[place.at]
-            if call.kind == "mkdir":
-                continue
-            wanted = _nth(watched.first(place.worker), place.at)
-            done = sum((each.kind, each.path) == (call.kind, call.path) for each in attempt.calls[: attempt.done])
-            if done < wanted:
+            clean = watched.first(place.worker).calls[: place.at + 1]
+            wanted, done = (
+                count(calls, clean[-1].kind, clean[-1].path) for calls in (clean, attempt.calls[: attempt.done])
+            )
+            if done < wanted and clean[-1].kind != "mkdir":
                 return reached
         reached = save.step
     return reached
 
 
-def _nth(attempt: Attempt, index: int) -> int:
-    call = attempt.calls[index]
-    return sum((each.kind, each.path) == (call.kind, call.path) for each in attempt.calls[: index + 1])
-
-
 def _of_worker(
-    watched: Watched,
-    run: Run,
-    attempts: list[Attempt],
-    clean: list[Step],
-    reached: list[int],
-    tolerance: float | None,
+    watched: Watched, run: Run, attempts: list[Attempt], clean: list[Step], reached: list[int], tolerance: float | None
 ) -> list[Finding]:
     """Return what the attempts of one worker show after the first kill."""
     last = attempts[-1]
@@ -191,7 +177,7 @@ def _of_worker(
     for at, attempt in enumerate(attempts[1:]):
         if attempt.steps and not found:  # what comes of a difference is none
             begun = began_at(clean, attempt.steps, reached[at])
-            found += _of_attempt(watched, run, attempt, clean, begun, reached[at], tolerance)
+            found += _of_attempt(watched, run, attempt.steps, clean, begun, reached[at], tolerance)
             if found and (gone := removed(watched, run, at, begun)):
                 found = [_of_remains(run, begun, gone, found[0])]
             done = begun + len(attempt.steps)
@@ -204,38 +190,34 @@ def _of_worker(
 
 
 def _of_attempt(
-    watched: Watched,
-    run: Run,
-    attempt: Attempt,
-    clean: list[Step],
-    begun: int,
-    reached: int,
-    tolerance: float | None,
+    watched: Watched, run: Run, steps: list[Step], clean: list[Step], begun: int, reached: int, tolerance: float | None
 ) -> list[Finding]:
     """Return what an attempt shows that has begun after step `begun`, while the save of step `reached` is complete."""
     found: list[Finding] = []
     if begun == 0 and not watched.saved:
-        steps = len(next(each.steps for attempts in run.attempts.values() for each in attempts if each.steps))
-        text = f"it begins anew after step {steps}: a restart reads nothing that the script has written"
+        last = len(next(each.steps for attempts in run.attempts.values() for each in attempts if each.steps))
+        text = f"it begins anew after step {last}: a restart reads nothing that the script has written"
         found.append(Finding("no resume", text, run.place("step"), 1))
     if begun <= watched.former(reached):
         found.append(lost_save(run, begun, reached))
-    if begun and _begins_anew(clean, attempt.steps):
+    if _begins_anew(clean, steps, begun):
         text = f"it begins anew with the weights of step {begun}: all {len(clean)} steps are taken again"
         found.append(Finding("no resume", text, run.restore(), begun + 1))
     elif tolerance is not None:
-        if difference := _difference(clean, attempt.steps, begun, run, tolerance):
+        if difference := _difference(clean, steps, begun, run, tolerance):
             found.append(difference)
-    elif again := _samples(clean, attempt.steps, begun):
+    elif again := _samples(clean, steps, begun):
         text = f"after a resume at step {begun}, {again}"
         found.append(Finding("data again", text, run.place("loader", "step"), begun + 1))
     return found
 
 
-def _begins_anew(clean: Sequence[Step], steps: Sequence[Step]) -> bool:
+def _begins_anew(clean: Sequence[Step], steps: Sequence[Step], begun: int) -> bool:
     """Return whether an attempt takes all steps, and has all but its weights as the first one of them has it."""
-    names = ("optimizer", "count", "rates", "scale", "samples")
-    return len(steps) >= len(clean) and all(getattr(steps[0], name) == getattr(clean[0], name) for name in names)
+    others = ("optimizer", "count", "rates", "scale", "samples")
+    has_weights = steps[0].weights == clean[begun].weights != clean[0].weights
+    is_whole = len(steps) >= len(clean)
+    return is_whole and has_weights and all(getattr(steps[0], name) == getattr(clean[0], name) for name in others)
 
 
 def removed(watched: Watched, run: Run, at: int, begun: int) -> list[str]:
@@ -360,26 +342,18 @@ def _generators(clean: Step, step: Step) -> list[str]:
     return of_modules + [name for name, state in clean.own.items() if step.own.get(name, state) != state]
 
 
-def other_values(clean: Step, step: Step) -> str:
-    """Return which variables of the script a step begins with in other ways, in words; empty if none."""
+def _other_values(clean: Step, step: Step) -> dict[str, tuple[str, str]]:
+    """Return what variables have now and had then, of those that a step begins with in other ways."""
     pairs = {name: (step.variables.get(name, then), then) for name, then in clean.variables.items()}
+    return {name: (now, then) for name, (now, then) in pairs.items() if now != then}
+
+
+def _in_words(values: dict[str, tuple[str, str]]) -> str:
     words = [
-        name if then.startswith("#") or now.startswith("#") else f"{name} ({now}, not {then})"
-        for name, (now, then) in pairs.items()
-        if now != then
+        f"{name} ({now[1:]}, not {then[1:]})" if now[0] == then[0] == "=" else name
+        for name, (now, then) in values.items()
     ]
     return f"; other values: {', '.join(words[:SHOWN])}" if words else ""
-
-
-def _counts_otherwise(clean: Step, step: Step, more: int) -> bool:
-    """Return whether a number of the script is behind by as many steps as the job takes more in all."""
-    pairs = [(step.variables.get(name, then), then) for name, then in clean.variables.items()]
-    return bool(more) and any(then.isdigit() and now.isdigit() and int(then) - int(now) == more for now, then in pairs)
-
-
-def _of_servers(clean: Step, step: Step) -> list[str]:
-    """Return what workers that take no steps had in other ways when a step began."""
-    return [name for name, state in clean.servers.items() if step.servers.get(name, state) != state]
 
 
 def _named(
@@ -390,15 +364,18 @@ def _named(
     if again and causes in ([], ["random numbers"]):
         return Finding("data again", f"{since}, {again}", run.place("loader", "step"), begun + 1)
     kind, *others = causes or ["losses"]
-    if kind == "losses" and (names := _of_servers(clean[begun], steps[0])):
-        text = f"{since}, a server does not have what step {begun} has left: {', '.join(names[:SHOWN])}"
-        place = run.place(*run.opened_by(names[0].rpartition(" of ")[2])) or run.restore()
-        return Finding("server state", text, place, step)
     more = f"; the same holds of: {', '.join(others)}" if others else ""
     total = begun + len(steps)
     if kind == "losses":
-        more = other_values(clean[begun], steps[0])
-        kind = "steps" if _counts_otherwise(clean[begun], steps[0], total - len(clean)) else kind
+        values = _other_values(clean[begun], steps[0])
+        if names := [name for name in values if " of " in name]:
+            text = f"{since}, a server does not have what step {begun} has left: {', '.join(names[:SHOWN])}"
+            place = run.place(*run.opened_by(names[0].rpartition(" of ")[2])) or run.restore()
+            return Finding("server state", text, place, step)
+        more = _in_words(values)
+        numbers = [(now[1:], then[1:]) for now, then in values.values() if now[0] == then[0] == "="]
+        behind = [int(then) - int(now) for now, then in numbers if then.isdigit() and now.isdigit()]
+        kind = "steps" if total - len(clean) in behind else kind
     now, then = steps[step - begun - 1], clean[step - 1]
     generators = ", ".join(_generators(clean[begun], steps[0]) or _generators(then, now))
     drawn = f"the generator of {generators} is not where it was"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Literal, NamedTuple
@@ -34,8 +34,8 @@ class Step(msgspec.Struct, frozen=True):
     step began from, `losses` and `gradients` what came of it. `samples` are the batches that were fetched since the
     step before, each by one of the `loaders`. Digests are hexadecimal. `count` is how many steps the optimizer's own
     state counts before it. `schedule` is a digest of the schedulers of learning rates. `own` are generators that
-    variables of the script have, by their names, `variables` numbers and small collections, and `servers` what those
-    of workers that take no steps had when the step began: `shard.rate of ps.0`.
+    variables of the script have, by their names. `variables` are others: numbers as `=0.5`, and digests of collections;
+    also those of workers that take no steps, when the step began: `shard.rate of ps.0`.
     """
 
     losses: list[str] = []
@@ -51,7 +51,6 @@ class Step(msgspec.Struct, frozen=True):
     schedule: str = ""
     own: dict[str, str] = {}
     variables: dict[str, str] = {}
-    servers: dict[str, str] = {}
 
 
 class Call(NamedTuple):
@@ -75,6 +74,11 @@ class Call(NamedTuple):
     def named(self, name_of: Callable[[str], str]) -> Call:
         """Return the call with other names for its files."""
         return self._replace(path=name_of(self.path), target=name_of(self.target) if self.target else "")
+
+
+def count(calls: Iterable[Call], kind: str, path: str) -> int:
+    """Return how many calls of a kind there are on a path."""
+    return sum((call.kind, call.path) == (kind, path) for call in calls)
 
 
 @dataclass(slots=True)

@@ -62,10 +62,10 @@ def _keep_seeded(run: Run, other: Run) -> None:
     for worker, attempts in run.attempts.items():
         steps = attempts[0].steps
         theirs = other.attempts[worker][0].steps if worker in other.attempts else []
-        for field_name in ("random", "own", "variables", "servers"):
+        for field_name in ("random", "own", "variables"):
             mine, again = ([getattr(step, field_name) for step in each] for each in (steps, theirs))
             left_out = _changing(zip(mine, again, strict=False))
-            left_out |= _constant(mine) if field_name in ("variables", "servers") else set()
+            left_out |= _constant(mine) if field_name == "variables" else set()
             if left_out:
                 states = [{name: state for name, state in each.items() if name not in left_out} for each in mine]
                 steps = [

@@ -77,16 +77,16 @@ def test_what_a_server_lacks_is_named_by_its_variable_if_the_step_itself_has_all
     script = watched()
     attempts = script.clean.attempts[RANKS[0]]
     steps = enumerate(attempts[0].steps)
-    attempts[0].steps = [msgspec.structs.replace(s, servers={"shard.rate of ps.0": f"r{at}"}) for at, s in steps]
-    run = resumed(8, servers={"shard.rate of ps.0": "r0"}, losses=["7.0"])
+    attempts[0].steps = [msgspec.structs.replace(s, variables={"shard.rate of ps.0": f"r{at}"}) for at, s in steps]
+    run = resumed(8, variables={"shard.rate of ps.0": "r0"}, losses=["7.0"])
     run.attempts[Worker("ps", 0)] = [Attempt(), Attempt(opened=["server.py", "ckpt/8/ps0.npz"])]
     run.attempts[Worker("ps", 0)][1].places = {"read ckpt/8/ps0.npz": "server.py:7", "read server.py": "server.py:1"}
     (finding,) = findings(script, run, POINT, NOTHING)
     assert (finding.kind, finding.place) == ("server state", "server.py:7")
     assert finding.text.endswith("a server does not have what step 8 has left: shard.rate of ps.0")
     assert [each.kind for each in findings(script, resumed(8, losses=["7.0"]), POINT, NOTHING)] == ["losses"]
-    assert findings(script, resumed(8, servers={"shard.rate of ps.0": "r0"}), POINT, NOTHING) == []
-    both = resumed(8, servers={"shard.rate of ps.0": "r0"}, weights="other")
+    assert findings(script, resumed(8, variables={"shard.rate of ps.0": "r0"}), POINT, NOTHING) == []
+    both = resumed(8, variables={"shard.rate of ps.0": "r0"}, weights="other")
     assert [each.kind for each in findings(script, both, POINT, NOTHING)] == ["weights"]
 
 
@@ -178,20 +178,20 @@ def with_variables(clean: list[dict[str, str]], **changes: object) -> tuple[Watc
 
 def test_variables_that_differ_are_named_where_nothing_else_is() -> None:
     script, run = with_variables(
-        [{"good": f"{at}", "recent": f"#{at}", "same": "1"} for at in range(STEPS)],
-        variables={"good": "0", "recent": "#0", "same": "1"},
+        [{"good": f"={at}", "recent": f"d{at}", "same": "=1"} for at in range(STEPS)],
+        variables={"good": "=0", "recent": "d0", "same": "=1"},
     )
     ends = Ends({"ckpt/12.pt": "['best'] differs"})
     (finding,) = findings(script, run, POINT, ends)
     assert finding.text == "ckpt/12.pt: ['best'] differs at the end; other values: good (0, not 8), recent"
     assert findings(script, run, POINT, NOTHING) == []
-    script, run = with_variables([{"good": f"{at}"} for at in range(STEPS)], variables={"good": "3"}, losses=["7.0"])
+    script, run = with_variables([{"good": f"={at}"} for at in range(STEPS)], variables={"good": "=3"}, losses=["7.0"])
     (finding,) = findings(script, run, POINT, NOTHING)
     assert finding.kind == "losses" and finding.text.endswith("; other values: good (3, not 8)")
 
 
 def test_a_step_that_is_taken_twice_is_named_if_a_number_of_the_script_is_behind() -> None:
-    script, run = with_variables([{"step": f"{at}"} for at in range(STEPS)], variables={"step": "7"}, losses=["7.0"])
+    script, run = with_variables([{"step": f"={at}"} for at in range(STEPS)], variables={"step": "=7"}, losses=["7.0"])
     assert [each.kind for each in findings(script, run, POINT, NOTHING)] == ["losses"], "it takes as many steps in all"
     for each in (script.clean, run):
         for attempts in each.attempts.values():  # which samples it uses is not seen

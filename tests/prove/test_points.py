@@ -274,11 +274,11 @@ def test_a_variable_of_a_server_that_stays_the_same_or_is_never_the_same_is_not_
     for number, run in enumerate(runs):
         first = run.attempts[RANKS[0]][0]
         first.steps = [
-            msgspec.structs.replace(step, servers={"rate": f"{at}", "folder": "None", "time": f"{number}.{at}"})
+            msgspec.structs.replace(step, variables={"rate": f"{at}", "folder": "None", "time": f"{number}.{at}"})
             for at, step in enumerate(first.steps)
         ]
     keep_common(*runs)
-    assert {tuple(step.servers) for step in runs[0].attempts[RANKS[0]][0].steps} == {("rate",)}
+    assert {tuple(step.variables) for step in runs[0].attempts[RANKS[0]][0].steps} == {("rate",)}
 
 
 def test_a_call_that_nobody_can_do_in_place_of_the_process_has_no_point_after_it() -> None:

@@ -100,8 +100,8 @@ def test_numbers_of_variables_are_told_as_they_are_and_small_collections_as_dige
     script.recent.append(2.0)
     script.Loop().run(lambda: found.append(small_values(str(tmp_path))))
     assert found[0].keys() == {"rate", "recent"} and found[1].keys() == {"rate", "recent", "other", "_"}
-    assert (found[1]["rate"], found[1]["other"]) == ("0.5", "5")
-    assert found[0]["recent"][0] == "#" != found[0]["recent"] != found[1]["recent"]
+    assert (found[1]["rate"], found[1]["other"]) == ("=0.5", "=5")
+    assert found[0]["recent"] != found[1]["recent"]
 
 
 def test_what_a_script_drops_does_not_live_on_because_it_was_looked_at(script: Any, tmp_path: Path) -> None:

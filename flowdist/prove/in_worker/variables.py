@@ -33,11 +33,7 @@ def own_generators(folder: str) -> dict[str, str]:
 
 
 def small_values(folder: str) -> dict[str, str]:
-    """Return numbers that variables have, as they are written, and digests of small collections, which begin with #.
-
-    Args:
-        folder: The folder of the script, as above.
-    """
+    """Return what variables have that are numbers, as `=0.5`, or small collections, as digests."""
     return _digests(sys._getframe(1), folder, _small)
 
 
@@ -47,7 +43,7 @@ def plain_attributes(value: Any) -> str:
 
 
 def plain_state(frame: FrameType | None, folder: str) -> dict[str, str]:
-    """Return a digest of each variable that has numbers, text, arrays, modules, optimizers or generators.
+    """Return numbers, and digests of variables that have text, arrays, modules, optimizers or generators.
 
     Args:
         frame: The innermost frame, of a thread that waits.
@@ -105,16 +101,16 @@ def _generator(value: Any) -> str | None:
 
 
 def _small(value: Any) -> str | None:
-    """Return a number as it is written, or a digest of a small collection; None for any other value."""
+    """Return a number as `=0.5`, or a digest of a small collection; None for any other value."""
     if type(value) in (bool, int, float):
-        return repr(value)
+        return f"={value!r}"
     is_small = type(value) in (list, tuple, dict) and len(value) <= _SMALL
-    return f"#{digest(value)}" if is_small and _is_plain(value, 2) else None
+    return digest(value) if is_small and _is_plain(value, 2) else None
 
 
 def _plain(value: Any) -> str | None:
-    """Return a digest of a value that has nothing but numbers, text, arrays and generators; None for any other."""
-    if (state := _generator(value)) is not None:
+    """Return a number, or a digest of a value of numbers, text, arrays and generators; None for any other."""
+    if (state := _generator(value) or _small(value)) is not None:
         return state
     if (torch := sys.modules.get("torch")) is not None and hasattr(torch, "optim"):
         if isinstance(value, torch.nn.Module):
