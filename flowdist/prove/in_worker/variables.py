@@ -18,7 +18,10 @@ from flowdist.prove.in_worker.digests import digest, hashed
 
 _KEEPS_COPIES = sys.version_info < (3, 13)  # a frame keeps the dict of its variables that it has made
 _DEPTH_MAX, _ENTRIES_MAX = 6, 100_000  # of a value that is plain
-_SMALL = 100  # entries of a collection that is looked at before each step
+_SMALL, _NUMBERS = (
+    100,
+    (bool, int, float),
+)  # entries of a collection that is looked at before each step, and of what kind
 
 
 def own_generators(folder: str) -> dict[str, str]:
@@ -101,11 +104,13 @@ def _generator(value: Any) -> str | None:
 
 
 def _small(value: Any) -> str | None:
-    """Return a number as `=0.5`, or a digest of a small collection; None for any other value."""
-    if type(value) in (bool, int, float):
+    """Return a number as `=0.5`, or a digest of a few numbers or texts; None for any other value."""
+    if type(value) in _NUMBERS:
         return f"={value!r}"
-    is_small = type(value) in (list, tuple, dict) and len(value) <= _SMALL
-    return digest(value) if is_small and _is_plain(value, 2) else None
+    if type(value) not in (list, tuple, dict) or len(value) > _SMALL:
+        return None
+    parts = [*value.values()] if isinstance(value, dict) else value
+    return hashed(repr(value).encode()) if all(type(each) in (*_NUMBERS, str) for each in parts) else None
 
 
 def _plain(value: Any) -> str | None:
