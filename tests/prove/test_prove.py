@@ -97,7 +97,8 @@ def test_a_save_in_place_is_torn_by_the_first_kill_in_it_and_the_line_is_named(t
 def test_a_value_that_was_not_restored_is_named_by_its_place_in_the_file(tmp_path: Path) -> None:
     answer = proved(planted(tmp_path, ("begun, total, state = json", "begun, _, state = json")), "--fail-fast")
     (found,) = answer["found"]
-    assert found["kind"] == "the end" and found["text"] == "out/0.json: [1] differs at the end"
+    assert found["kind"] == "the end"
+    assert found["text"].startswith("out/0.json: [1] differs at the end; other values: total (0.")
 
 
 @pytest.mark.parametrize("restored", ["begun, total, state", "begun, total, _"])
