@@ -143,8 +143,9 @@ class Run:
         return next((each.places[what] for what in whats for each in attempts if what in each.places), "")
 
     def reads(self) -> list[str]:
-        """Return what a restart reads, the last file first, as `place` takes it."""
+        """Return what a restart reads, that of workers with steps first, the last file first, as `place` takes it."""
         restarts = [attempt for attempts in self.attempts.values() for attempt in attempts[1:]]
+        restarts.sort(key=lambda attempt: not attempt.steps)
         return [f"read {path}" for attempt in restarts for path in reversed(attempt.reads)]
 
     def opened_by(self, name: str) -> list[str]:

@@ -90,6 +90,15 @@ def test_what_a_server_lacks_is_named_by_its_variable_if_the_step_itself_has_all
     assert [each.kind for each in findings(script, both, POINT, NOTHING)] == ["weights"]
 
 
+def test_the_place_is_where_a_worker_with_steps_reads_and_not_a_server() -> None:
+    run, server = resumed(8, weights="other"), Attempt(reads=["ckpt/8/ps0.npz"])
+    server.places = {"read ckpt/8/ps0.npz": "server.py:7"}
+    run.attempts = {Worker("a", 0): [Attempt(), server], **run.attempts}
+    run.attempts[RANKS[0]][1].places = {"read ckpt/8.pt": "train.py:3"}
+    (finding,) = findings(watched(), run, POINT, NOTHING)
+    assert finding.place == "train.py:3"
+
+
 def test_the_first_step_that_differs_is_named() -> None:
     (finding,) = findings(watched(), changed(resumed(8), 10, losses=["7.0"]), POINT, NOTHING)
     assert (finding.kind, finding.step) == ("losses", 11)
