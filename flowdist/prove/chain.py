@@ -30,6 +30,7 @@ class Queue:
 
     def __init__(self, watched: Watched, points: Iterable[Point], longest: int = LONGEST) -> None:
         self.left = deque(points)
+        self._names = {point.name for point in self.left}
         self._watched, self._bound, self._length = watched, longest, 1
         self._suspects: list[tuple[list[Point], set[str]]] = []  # chains that have shown something, and of which kinds
         self._known = set[str]()  # kinds of what single points have shown
@@ -62,7 +63,7 @@ class Queue:
         self.left.extendleft(reversed(chain[played:]))
         if len(chain) == 1:
             self._known |= shown
-        elif shown:
+        elif shown and joined(chain).name not in self._names:
             self._suspects.append((chain, shown))
         if not played:
             self._bound = max(1, self._bound // 2)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import PurePosixPath
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from flowdist.prove.history import Attempt, Run, Step
+from flowdist.prove.history import Attempt, Run, Step, count
 from flowdist.prove.points import Point
 from flowdist.prove.watched import Watched
 
@@ -27,14 +27,14 @@ ROUNDING = 1e-3  # by which losses may differ if it does
 
 HELP = {
     "torn save": "write to a temporary name, os.fsync, then os.replace; or worker.commit(path)",
-    "no resume": "load the last complete checkpoint when the script starts",
+    "no resume": "load the last complete checkpoint when the script starts, and all that is in it",
     "lost save": "remove the old checkpoint only when the new one is complete; resume from the newest complete one, by "
     "its number",
     "hang": "every rank has to take the same way after a restart",
     "error": "a restart has to work with whatever a kill leaves",
     "weights": "save and load the state of the model with the step that it belongs to",
     "optimizer": "save and load optimizer.state_dict()",
-    "schedule": "save and load scheduler.state_dict()",
+    "schedule": "save and load scheduler.state_dict(), and what its steps are given",
     "scaler": "save and load scaler.state_dict()",
     "data again": "save the position in the data, and skip what is done; torchdata's StatefulDataLoader does",
     "random numbers": "save and load the state of that generator, of each rank (a DataLoader draws from torch's when "
@@ -75,9 +75,7 @@ class Ends:
     extra: tuple[str, ...] = ()
 
 
-def findings(
-    watched: Watched, run: Run, point: Point, ends: Ends, *, exact: bool = True, tolerance: float = 0.0
-) -> list[Finding]:
+def findings(watched: Watched, run: Run, point: Point, ends: Ends, tolerance: float | None = 0.0) -> list[Finding]:
     """Return what a run with a kill shows, the cause first.
 
     Args:
@@ -85,8 +83,8 @@ def findings(
         run: The run with the kills of `point`.
         point: Which kills these were.
         ends: What it has left.
-        exact: Whether two runs without a fault were equal to the bit. Else values are not compared.
-        tolerance: By how much of its value a loss may differ; 0: nothing may, and gradients and saved files neither.
+        tolerance: By how much of its value a loss may differ; 0: nothing may, and gradients and saved files neither;
+            None: values are not compared, as two runs without a fault were not equal.
     """
     if run.outcome != "ended":
         return [_not_ended(watched, run, point)]
@@ -97,18 +95,31 @@ def findings(
         is_known = worker in watched.clean.attempts and worker.role not in watched.stateless
         if is_known and len(attempts) > 1:
             clean = watched.first(worker).steps
-            found += _of_worker(watched, run, attempts, clean, reached, exact=exact, tolerance=tolerance)
-    if not found and exact and not tolerance:
-        found += [
-            Finding("the end", f"{name}: {how} at the end", run.place(f"write {name}", *run.reads()))
-            for name, how in ends.differ.items()
-        ]
+            found += _of_worker(watched, run, attempts, clean, reached, tolerance)
+    if not found and tolerance == 0 and ends.differ:
+        found += _at_end(watched, run, ends, reached)
     if len(point.kills) > 1 and point.save and len(ends.extra) >= len(point.kills):
         files = ", ".join(ends.extra[:SHOWN])
         path = PurePosixPath(point.kills[0].path)
         place = run.place(*(f"write {each}" for each in (path, *path.parents)), *run.reads())
         found.append(Finding("leftovers", f"each kill leaves a file for good: {files}", place))
     return _merged(found)
+
+
+def _at_end(watched: Watched, run: Run, ends: Ends, reached: list[int]) -> Iterator[Finding]:
+    """Yield the entries of saved files that differ, with what a restart had in other ways."""
+    kind, more = "the end", ""
+    for worker, attempts in sorted(run.attempts.items()):
+        clean = watched.first(worker).steps if worker in watched.clean.attempts and attempts[1:] else []
+        if clean and (steps := attempts[-1].steps) and not more:
+            begun = began_at(clean, steps, reached[len(attempts) - 2])
+            alike = [step.schedule == other.schedule for step, other in zip(steps, clean[begun:], strict=False)]
+            if alike[0] and not all(alike):
+                kind = "schedule"
+                more = f"; the state of a schedule differs from step {begun + 1 + alike.index(False)} on"
+            more += _in_words(_other_values(clean[begun], steps[0]))
+    for name, how in ends.differ.items():
+        yield Finding(kind, f"{name}: {how} at the end{more}", run.place(f"write {name}", *run.reads()))
 
 
 def _merged(found: Sequence[Finding]) -> list[Finding]:
@@ -144,31 +155,18 @@ def reached_save(watched: Watched, run: Run, at: int = 0) -> int:
             if not attempts:
                 return reached
             attempt = attempts[min(at, len(attempts) - 1)]
-            call = watched.first(place.worker).calls[place.at]
-            if call.kind == "mkdir":
-                continue
-            wanted = _nth(watched.first(place.worker), place.at)
-            done = sum((each.kind, each.path) == (call.kind, call.path) for each in attempt.calls[: attempt.done])
-            if done < wanted:
+            clean = watched.first(place.worker).calls[: place.at + 1]
+            wanted, done = (
+                count(calls, clean[-1].kind, clean[-1].path) for calls in (clean, attempt.calls[: attempt.done])
+            )
+            if done < wanted and clean[-1].kind != "mkdir":
                 return reached
         reached = save.step
     return reached
 
 
-def _nth(attempt: Attempt, index: int) -> int:
-    call = attempt.calls[index]
-    return sum((each.kind, each.path) == (call.kind, call.path) for each in attempt.calls[: index + 1])
-
-
 def _of_worker(
-    watched: Watched,
-    run: Run,
-    attempts: list[Attempt],
-    clean: list[Step],
-    reached: list[int],
-    *,
-    exact: bool,
-    tolerance: float,
+    watched: Watched, run: Run, attempts: list[Attempt], clean: list[Step], reached: list[int], tolerance: float | None
 ) -> list[Finding]:
     """Return what the attempts of one worker show after the first kill."""
     last = attempts[-1]
@@ -179,7 +177,9 @@ def _of_worker(
     for at, attempt in enumerate(attempts[1:]):
         if attempt.steps and not found:  # what comes of a difference is none
             begun = began_at(clean, attempt.steps, reached[at])
-            found += _of_attempt(watched, run, attempt, clean, begun, reached[at], exact=exact, tolerance=tolerance)
+            found += _of_attempt(watched, run, attempt.steps, clean, begun, reached[at], tolerance)
+            if found and (gone := removed(watched, run, at, begun)):
+                found = [_of_remains(run, begun, gone, found[0])]
             done = begun + len(attempt.steps)
     if found or done == len(clean):
         return found
@@ -190,31 +190,53 @@ def _of_worker(
 
 
 def _of_attempt(
-    watched: Watched,
-    run: Run,
-    attempt: Attempt,
-    clean: list[Step],
-    begun: int,
-    reached: int,
-    *,
-    exact: bool,
-    tolerance: float,
+    watched: Watched, run: Run, steps: list[Step], clean: list[Step], begun: int, reached: int, tolerance: float | None
 ) -> list[Finding]:
     """Return what an attempt shows that has begun after step `begun`, while the save of step `reached` is complete."""
     found: list[Finding] = []
     if begun == 0 and not watched.saved:
-        steps = len(next(each.steps for attempts in run.attempts.values() for each in attempts if each.steps))
-        text = f"it begins anew after step {steps}: a restart reads nothing that the script has written"
+        last = len(next(each.steps for attempts in run.attempts.values() for each in attempts if each.steps))
+        text = f"it begins anew after step {last}: a restart reads nothing that the script has written"
         found.append(Finding("no resume", text, run.place("step"), 1))
     if begun <= watched.former(reached):
         found.append(lost_save(run, begun, reached))
-    if exact:
-        if difference := _difference(clean, attempt.steps, begun, run, tolerance):
+    if _begins_anew(clean, steps, begun):
+        text = f"it begins anew with the weights of step {begun}: all {len(clean)} steps are taken again"
+        found.append(Finding("no resume", text, run.restore(), begun + 1))
+    elif tolerance is not None:
+        if difference := _difference(clean, steps, begun, run, tolerance):
             found.append(difference)
-    elif again := _samples(clean, attempt.steps, begun):
+    elif again := _samples(clean, steps, begun):
         text = f"after a resume at step {begun}, {again}"
         found.append(Finding("data again", text, run.place("loader", "step"), begun + 1))
     return found
+
+
+def _begins_anew(clean: Sequence[Step], steps: Sequence[Step], begun: int) -> bool:
+    """Return whether an attempt takes all steps, and has all but its weights as the first one of them has it."""
+    others = ("optimizer", "count", "rates", "scale", "samples")
+    has_weights = steps[0].weights == clean[begun].weights != clean[0].weights
+    is_whole = len(steps) >= len(clean)
+    return is_whole and has_weights and all(getattr(steps[0], name) == getattr(clean[0], name) for name in others)
+
+
+def removed(watched: Watched, run: Run, at: int, begun: int) -> list[str]:
+    """Return files of the save that has step `begun` which the attempts `at` had removed when they were killed."""
+    save = next((save for save in watched.saves if watched.former(save.step) < begun <= save.step), None)
+    if save is None:
+        return []
+    own = [watched.first(place.worker).calls[place.at] for place in save.places]
+    attempts = [each[min(at, len(each) - 1)] for each in run.attempts.values()]
+    later = [call for each in attempts for call in each.calls[: each.done] if call.steps > max(c.steps for c in own)]
+    made, again = ({call.target or call.path for call in calls if call.kind != "unlink"} for calls in (own, later))
+    return sorted(made & {call.path for call in later if call.kind == "unlink"} - again)
+
+
+def _of_remains(run: Run, begun: int, gone: list[str], finding: Finding) -> Finding:
+    """Return a finding for a restart that has taken what was left of a save, some files of which are removed."""
+    text = f"a part of the save of step {begun} was removed before the next one was complete, and it goes on with the "
+    text += f"rest: {', '.join(gone[:SHOWN])}; {finding.text}"
+    return Finding("lost save", text, run.place(*(f"write {name}" for name in gone)) or finding.place, finding.step)
 
 
 def lost_save(run: Run, begun: int, reached: int) -> Finding:
@@ -320,9 +342,18 @@ def _generators(clean: Step, step: Step) -> list[str]:
     return of_modules + [name for name, state in clean.own.items() if step.own.get(name, state) != state]
 
 
-def _of_servers(clean: Step, step: Step) -> list[str]:
-    """Return what workers that take no steps had in other ways when a step began."""
-    return [name for name, state in clean.servers.items() if step.servers.get(name, state) != state]
+def _other_values(clean: Step, step: Step) -> dict[str, tuple[str, str]]:
+    """Return what variables have now and had then, of those that a step begins with in other ways."""
+    pairs = {name: (step.variables.get(name, then), then) for name, then in clean.variables.items()}
+    return {name: (now, then) for name, (now, then) in pairs.items() if now != then}
+
+
+def _in_words(values: dict[str, tuple[str, str]]) -> str:
+    words = [
+        f"{name} ({now[1:]}, not {then[1:]})" if now[0] == then[0] == "=" else name
+        for name, (now, then) in values.items()
+    ]
+    return f"; other values: {', '.join(words[:SHOWN])}" if words else ""
 
 
 def _named(
@@ -333,11 +364,18 @@ def _named(
     if again and causes in ([], ["random numbers"]):
         return Finding("data again", f"{since}, {again}", run.place("loader", "step"), begun + 1)
     kind, *others = causes or ["losses"]
-    if kind == "losses" and (names := _of_servers(clean[begun], steps[0])):
-        text = f"{since}, a server does not have what step {begun} has left: {', '.join(names[:SHOWN])}"
-        place = run.place(*run.opened_by(names[0].rpartition(" of ")[2])) or run.restore()
-        return Finding("server state", text, place, step)
     more = f"; the same holds of: {', '.join(others)}" if others else ""
+    total = begun + len(steps)
+    if kind == "losses":
+        values = _other_values(clean[begun], steps[0])
+        if names := [name for name in values if " of " in name]:
+            text = f"{since}, a server does not have what step {begun} has left: {', '.join(names[:SHOWN])}"
+            place = run.place(*run.opened_by(names[0].rpartition(" of ")[2])) or run.restore()
+            return Finding("server state", text, place, step)
+        more = _in_words(values)
+        numbers = [(now[1:], then[1:]) for now, then in values.values() if now[0] == then[0] == "="]
+        behind = [int(then) - int(now) for now, then in numbers if then.isdigit() and now.isdigit()]
+        kind = "steps" if total - len(clean) in behind else kind
     now, then = steps[step - begun - 1], clean[step - 1]
     generators = ", ".join(_generators(clean[begun], steps[0]) or _generators(then, now))
     drawn = f"the generator of {generators} is not where it was"
@@ -348,6 +386,7 @@ def _named(
         "scaler": f"{since}, the scale of the gradients is {now.scale}, not {then.scale}",
         "random numbers": f"{since}, {drawn}; values differ from step {step} on",
         "losses": f"{since}, losses or gradients differ from step {step} on, with the same weights and samples",
+        "steps": f"{since}, it takes {total} steps in all, and {len(clean)} without a kill",
     }[kind]
     return Finding(kind, text + more, run.restore(), step)
 

@@ -12,6 +12,7 @@ import pickle
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from filecmp import cmp
 from hashlib import blake2b
 from io import BytesIO
 from itertools import chain, product
@@ -38,7 +39,7 @@ def first_difference(one: Path, other: Path, homes: tuple[str, str] = ("", "")) 
         other: The other file.
         homes: The folders in which they were written: paths that begin with these count as alike.
     """
-    if _same_bytes(one, other):
+    if cmp(one, other, shallow=False):
         return ""
     entries_of_one, entries_of_other = (entries(*each) for each in zip((one, other), homes, strict=True))
     if entries_of_one is None or entries_of_other is None:
@@ -57,14 +58,6 @@ def entries(path: Path, home: str = "") -> dict[str, str] | None:
             return _entries(file, home)
     except Exception:  # a damaged file, or a hostile one, makes parsers raise anything
         return None
-
-
-def _same_bytes(one: Path, other: Path) -> bool:
-    with one.open("rb") as first, other.open("rb") as second:
-        while (chunk := first.read(CHUNK)) == second.read(CHUNK):
-            if not chunk:
-                return True
-    return False
 
 
 def _entries(file: BinaryIO, home: str) -> dict[str, str]:

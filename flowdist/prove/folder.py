@@ -13,7 +13,7 @@ from pathlib import Path
 
 from flowdist.errors import FlowdistError
 from flowdist.prove.calls import Stop
-from flowdist.prove.history import Call
+from flowdist.prove.history import Call, is_in
 from flowdist.runtime.run_folder.owner_file import OWNER
 
 COPIED_BYTES_MAX = 64 << 20  # of one entry of the folder; a larger one is linked
@@ -137,7 +137,7 @@ class Folder:
         """
         self._written.add(path)
         name = self._whole(path)
-        if (self.users / name).exists() and not any(name == out or name.startswith(out + "/") for out in self.left_out):
+        if (self.users / name).exists() and not is_in(name, self.left_out):
             self.left_out.add(name)
             return True
         return False
@@ -167,11 +167,12 @@ class Folder:
             case "fsync":
                 self._unsynced.discard(call.path)
             case "rename":
-                if call.path in self._unsynced and not (self.path / call.target).exists():
-                    self._unsynced.add(call.target)
-                else:
-                    self._unsynced.discard(call.target)
-                self._unsynced.discard(call.path)
+                self._unsynced.discard(call.target)
+                for path in [path for path in self._unsynced if is_in(path, {call.path})]:
+                    self._unsynced.discard(path)
+                    now = call.target + path.removeprefix(call.path)
+                    if call.target and not (self.path / now).exists():
+                        self._unsynced.add(now)
             case _:
                 pass
 
@@ -189,8 +190,8 @@ class Folder:
         self.ready_made |= {str(name) for name in names if self._is_new(name)}
 
     def is_written(self, path: str) -> bool:
-        """Return whether the run has written a path, relative to the copy."""
-        return path in self._written
+        """Return whether the run has written a path, relative to the copy, or has made or renamed a folder above it."""
+        return is_in(path, self._written)
 
     def reset(self) -> None:
         """Remove what runs have written since the copy was made."""

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 Outcome = Literal["ended", "failed", "hung"]
+
+
+def is_in(path: str, paths: Container[str]) -> bool:
+    """Return whether a path is one of these paths, or in a folder that is one."""
+    return path in paths or any(str(parent) in paths for parent in PurePosixPath(path).parents)
 
 
 class Worker(NamedTuple):
@@ -27,8 +33,9 @@ class Step(msgspec.Struct, frozen=True):
     `weights`, `optimizer` (its state), `rates`, `scale` (of gradient scalers) and `random` (by generator) are what the
     step began from, `losses` and `gradients` what came of it. `samples` are the batches that were fetched since the
     step before, each by one of the `loaders`. Digests are hexadecimal. `count` is how many steps the optimizer's own
-    state counts before it. `own` are generators that variables of the script have, by their names,
-    and `servers` what those of workers that take no steps had when the step began: `shard.rate of ps.0`.
+    state counts before it. `schedule` is a digest of the schedulers of learning rates. `own` are generators that
+    variables of the script have, by their names. `variables` are others: numbers as `=0.5`, and digests of collections;
+    also those of workers that take no steps, when the step began: `shard.rate of ps.0`.
     """
 
     losses: list[str] = []
@@ -41,8 +48,9 @@ class Step(msgspec.Struct, frozen=True):
     scale: list[float] = []
     random: dict[str, str] = {}
     count: int | None = None
+    schedule: str = ""
     own: dict[str, str] = {}
-    servers: dict[str, str] = {}
+    variables: dict[str, str] = {}
 
 
 class Call(NamedTuple):
@@ -66,6 +74,11 @@ class Call(NamedTuple):
     def named(self, name_of: Callable[[str], str]) -> Call:
         """Return the call with other names for its files."""
         return self._replace(path=name_of(self.path), target=name_of(self.target) if self.target else "")
+
+
+def count(calls: Iterable[Call], kind: str, path: str) -> int:
+    """Return how many calls of a kind there are on a path."""
+    return sum((call.kind, call.path) == (kind, path) for call in calls)
 
 
 @dataclass(slots=True)
@@ -130,8 +143,9 @@ class Run:
         return next((each.places[what] for what in whats for each in attempts if what in each.places), "")
 
     def reads(self) -> list[str]:
-        """Return what a restart reads, the last file first, as `place` takes it."""
+        """Return what a restart reads, that of workers with steps first, the last file first, as `place` takes it."""
         restarts = [attempt for attempts in self.attempts.values() for attempt in attempts[1:]]
+        restarts.sort(key=lambda attempt: not attempt.steps)
         return [f"read {path}" for attempt in restarts for path in reversed(attempt.reads)]
 
     def opened_by(self, name: str) -> list[str]:

@@ -262,7 +262,8 @@ class Lane:
 
     def _told(self, member: Member, attempt: Attempt, message: dict[str, Any]) -> None:
         """Handle what a worker says of what it does, and answer if it waits for that."""
-        if not self._is_known(attempt, message):
+        known = {"read": [*attempt.reads, *attempt.opened], "listed": attempt.listed}.get(message["kind"])
+        if not known or self._relative(message["path"]) not in known:  # else it may wait for a file to change
             self._heard = time.monotonic()
         match message.pop("kind"):
             case "listener":
@@ -275,17 +276,6 @@ class Lane:
             case kind:
                 if self._may_go_on(member, attempt, kind, message):
                     member.say()
-
-    def _is_known(self, attempt: Attempt, message: dict[str, Any]) -> bool:
-        """Return whether a worker reads or lists what it has read or listed before."""
-        match message["kind"]:
-            case "read":
-                path = self._relative(message["path"])
-                return path in attempt.reads or path in attempt.opened
-            case "listed":
-                return self._relative(message["path"]) in attempt.listed
-            case _:
-                return False
 
     def _may_go_on(self, member: Member, attempt: Attempt, kind: str, message: dict[str, Any]) -> bool:
         """Note what a worker that waits is about to do, or has done; return whether it may go on."""
@@ -319,7 +309,7 @@ class Lane:
 
     def _steps(self, member: Member, attempt: Attempt, step: Step) -> None:
         attempt.restored = attempt.restored if attempt.steps else len(attempt.reads)
-        attempt.steps.append(msgspec.structs.replace(step, servers=attempt.servers))
+        attempt.steps.append(msgspec.structs.replace(step, variables={**step.variables, **attempt.servers}))
         attempt.servers = {}
         if self._is_resumed(member) and self.behind is not None and len(attempt.steps) == 1:
             attempt.begun, attempt.calls = self.behind(self._run, member.worker)

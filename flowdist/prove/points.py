@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from flowdist.prove.calls import NOT_CARRIED_OUT
-from flowdist.prove.history import Call, Run, Worker
+from flowdist.prove.history import Call, Run, Worker, count
 from flowdist.prove.watched import Place, Watched, without_numbers
 
 On = Literal["call", "step", "read", "end"]
@@ -46,10 +46,8 @@ class Kill:
 
     def is_at(self, calls: Sequence[Call]) -> bool:
         """Return whether the last of a worker's calls is the one of this kill."""
-        last = calls[-1]
-        if (last.kind, last.path) != (self.kind, self.path):
-            return False
-        return sum((call.kind, call.path) == (self.kind, self.path) for call in calls) == self.nth
+        is_alike = (calls[-1].kind, calls[-1].path) == (self.kind, self.path)
+        return is_alike and count(calls, self.kind, self.path) == self.nth
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +186,7 @@ def _largest(places: list[Place], calls: list[Call]) -> Iterator[Place]:
 
 def _point(number: int, place: Place, calls: list[Call], when: When) -> Point:
     call = calls[place.at]
-    nth = sum((each.kind, each.path) == (call.kind, call.path) for each in calls[: place.at + 1])
+    nth = count(calls[: place.at + 1], call.kind, call.path)
     kill = Kill(place.worker, "call", nth, call.kind, call.path, when)
     which = f"{call.kind}{nth if nth > 1 else ''}"
     name = f"save{number}:{place.worker}:{which}:{call.path}:{when}"

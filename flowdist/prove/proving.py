@@ -14,12 +14,11 @@ from flowdist.prove.chain import LONGEST, Queue, came, is_as_planned
 from flowdist.prove.compare import ROUNDING, Ends, Finding, began_at, findings, reached_save, sums_differ
 from flowdist.prove.contents import first_difference
 from flowdist.prove.folder import CannotProve, Folder
-from flowdist.prove.history import Call, Run, Step, Worker
+from flowdist.prove.history import Call, Run, Step, Worker, is_in
 from flowdist.prove.lane import Lane, StartAgain
 from flowdist.prove.points import Kill, Point, points
 from flowdist.prove.watched import (
     ALL_END,
-    NO_TURNS,
     Names,
     Roles,
     Watched,
@@ -154,8 +153,7 @@ class Prover:
         )
         kill = Kill(first, "step", between) if between else Kill(first, "end")
         killed = lane.play([kill], within_s=self._within_s)
-        watched = Watched(clean, saved_files(clean, killed), files_read(killed))
-        watched = self._with_turns(watched, killed, lane, first, seen)
+        watched = self._with_turns(Watched(clean, saved_files(clean, killed), files_read(killed)), killed, first, seen)
         watched.stateless = stateless_roles(killed, watched, self._roles.loners)
         self._changing = frozenset(self._ends(watched, _files(self._own / "again"), lane).differ)
         found = points(watched, killed, between, first, power=self._power, sizes=self._roles.sizes)
@@ -171,29 +169,26 @@ class Prover:
         proof.left_alone = tuple(sorted(self._left_out))
         return proof
 
-    def _with_turns(
-        self, watched: Watched, killed: Run, lane: Lane, first: Worker, seen: Callable[[str], None]
-    ) -> Watched:
+    def _with_turns(self, watched: Watched, killed: Run, first: Worker, seen: Callable[[str], None]) -> Watched:
         """Return what is known of the script, with the files that take turns.
 
-        They are looked for if not all that is written the second time is known to be a save: its files were not there
-        when the first restart read.
+        They are looked for where something is written under a name that nothing had before: it was not there when the
+        first restart read.
         """
-        clean = watched.clean
-        if not watched.saves or len(apart := _apart(clean)) < 2:
+        clean, lane, apart = watched.clean, self._lanes[0], _apart(watched.clean)
+        if not watched.saves:
             return watched
-        one, other, *later_ones = apart
-        kill = later_ones[0] if later_ones else watched.steps
-        is_save = any(save.step == other for save in watched.saves)
-        if other >= kill or (is_save and opened_after(clean, other) <= opened_after(clean, one)):
-            return watched
-        seen(f"one that is killed at step {kill}, to see whether a restart reads what is written after step {other}")
-        later = lane.play([Kill(first, "step", kill)], within_s=self._within_s)
-        resumed = [(watched.first(worker).steps, each[-1].steps) for worker, each in later.attempts.items() if each[1:]]
-        begun = max((began_at(steps, again, one) for steps, again in resumed if steps and again), default=0)
-        turns = turns_of(clean, killed, later, (one, other)) if one < begun <= other else NO_TURNS
-        read = watched.read | files_read(later) if turns.one else watched.read
-        return Watched(clean, watched.saved | saved_files(clean, later), read, turns=turns)
+        restarts, known, saved = {apart[0]: killed}, opened_after(clean, apart[0]), watched.saved
+        for one, other, kill in zip(apart, apart[1:], [*apart[2:], watched.steps], strict=False):
+            if other < kill and not opened_after(clean, other) <= known:
+                seen(f"one killed at step {kill}, to see whether a restart reads what is written after step {other}")
+                run = lane.play([Kill(first, "step", kill)], within_s=self._within_s)
+                saved |= saved_files(clean, run)
+                if one < _began(clean, run, one) <= other:
+                    restarts[other] = run
+            known |= opened_after(clean, other)
+        read = watched.read.union(*map(files_read, restarts.values()))
+        return Watched(clean, saved, read, turns=turns_of(clean, restarts))
 
     def _again(self, lane: Lane, clean: Run) -> Run:
         """Run the script once more without a fault, with the folders that it makes first made, if it bears that."""
@@ -252,7 +247,7 @@ class Prover:
         calls = [call for attempts in run.attempts.values() for call in attempts[0].calls]
         last = max((call.steps for call in calls), default=0)
         paths = {path for call in calls if call.steps or not last for path in (call.path, call.target)}
-        return {name for name in suspects if any(path == name or path.startswith(f"{name}/") for path in paths)}
+        return {name for name in suspects if any(is_in(path, {name}) for path in paths)}
 
     def _end(self, lane: Lane) -> None:
         lane.close()
@@ -347,10 +342,10 @@ class Prover:
         """Play a point once, in a run of its own."""
         run = self._run(lane, point.kills)
         ends = self._ends_of(lane, proof, run)
-        exact, tolerance = not proof.uneven, self._tolerance
-        if exact and not tolerance and sums_differ(proof.watched, run):
+        tolerance = None if proof.uneven else self._tolerance
+        if tolerance == 0 and sums_differ(proof.watched, run):
             proof.rounds, tolerance = True, ROUNDING
-        shown = findings(proof.watched, run, point, ends, exact=exact, tolerance=tolerance) if run.kills else []
+        shown = findings(proof.watched, run, point, ends, tolerance) if run.kills else []
         if run.outcome == "ended" and any(kill.size for kill in point.kills[: run.kills]):
             shown = of_worlds(proof.watched, run)
         return Tried(point, tuple(shown), run.seconds, run.kills == len(point.kills))
@@ -442,6 +437,12 @@ def _apart(clean: Run) -> list[int]:
     """Return the steps after which files were written, without those that follow such a step at once."""
     steps = sorted({call.steps for attempts in clean.attempts.values() for call in attempts[0].calls} - {0})
     return [step for at, step in enumerate(steps) if at == 0 or step > steps[at - 1] + 1]
+
+
+def _began(clean: Run, run: Run, expected: int) -> int:
+    """Return the step with which the restart of a run has begun; 0 if it takes none."""
+    pairs = [(clean.attempts[worker][0].steps, each[-1].steps) for worker, each in run.attempts.items() if each[1:]]
+    return max((began_at(steps, again, expected) for steps, again in pairs if steps and again), default=0)
 
 
 def _first_unequal(one: Run, other: Run) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from types import MappingProxyType
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from flowdist.prove.calls import COMMIT
-from flowdist.prove.history import Attempt, Call, Run, Worker
+from flowdist.prove.history import Attempt, Call, Run, Worker, is_in
 
 
 class Names:
@@ -62,10 +62,10 @@ def _keep_seeded(run: Run, other: Run) -> None:
     for worker, attempts in run.attempts.items():
         steps = attempts[0].steps
         theirs = other.attempts[worker][0].steps if worker in other.attempts else []
-        for field_name in ("random", "own", "servers"):
+        for field_name in ("random", "own", "variables"):
             mine, again = ([getattr(step, field_name) for step in each] for each in (steps, theirs))
             left_out = _changing(zip(mine, again, strict=False))
-            left_out |= _constant(mine) if field_name == "servers" else set()
+            left_out |= _constant(mine) if field_name == "variables" else set()
             if left_out:
                 states = [{name: state for name, state in each.items() if name not in left_out} for each in mine]
                 steps = [
@@ -89,14 +89,16 @@ def made_at_first(run: Run) -> frozenset[str]:
     If each run finds them, empty, a script that looks for its folder before its ranks part finds the same in a restart,
     and in the run after that: it need not be run anew up to its split each time.
     """
-    calls = [call for attempts in run.attempts.values() for call in attempts[0].calls]
-    return frozenset(call.path for call in calls if call.kind == "mkdir" and call.steps == 0)
+    return frozenset(call.path for call in _calls(run) if call.kind == "mkdir" and call.steps == 0)
 
 
 def paths_of(run: Run) -> set[str]:
     """Return all paths that a run has changed."""
-    calls = [call for attempts in run.attempts.values() for attempt in attempts for call in attempt.calls]
-    return {path for call in calls for path in (call.path, call.target) if path} | run.written
+    return {path for call in _calls(run) for path in (call.path, call.target) if path} | run.written
+
+
+def _calls(run: Run) -> Iterator[Call]:
+    return (call for attempts in run.attempts.values() for attempt in attempts for call in attempt.calls)
 
 
 class Roles(NamedTuple):
@@ -113,14 +115,7 @@ class Roles(NamedTuple):
 ALL_END = Roles()  # a script: all of its workers end
 
 
-class Turns(NamedTuple):
-    """Names of files, without numbers, that each other save has, and of those that the saves between have."""
-
-    one: frozenset[str] = frozenset()
-    other: frozenset[str] = frozenset()
-
-
-NO_TURNS = Turns()
+Turns = tuple[frozenset[str], ...]  # names of files, without numbers: those of one save, of the one after it, ...
 
 
 class Place(NamedTuple):
@@ -148,14 +143,14 @@ class Watched:
 
     `saved` are the files and folders that a restart reads. Of a folder, all that is in it counts; `read` are the files
     alone. Roles that are `stateless` have no gang and read none of it: each of their workers begins anew whenever it is
-    started. `turns` are names of files that two saves have in turns, see `turns_of`.
+    started. `turns` are names of files that saves have in turns, see `turns_of`.
     """
 
     clean: Run
     saved: frozenset[str]
     read: frozenset[str] = frozenset()
     stateless: frozenset[str] = frozenset()
-    turns: Turns = NO_TURNS
+    turns: Turns = ()
     saves: list[Save] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -163,7 +158,7 @@ class Watched:
 
     def is_saved(self, path: str) -> bool:
         """Return whether a file belongs to what a restart reads."""
-        return path in self.saved or any(str(parent) in self.saved for parent in PurePosixPath(path).parents)
+        return is_in(path, self.saved)
 
     def changes_save(self, call: Call) -> bool:
         """Return whether a call changes what a restart reads."""
@@ -197,47 +192,49 @@ def files_read(killed: Run) -> frozenset[str]:
 def saved_files(clean: Run, killed: Run) -> frozenset[str]:
     """Return the files and folders that a restart reads, of those that a run writes.
 
-    A folder that is listed, or from which a file is read, counts as a whole; a file beside the script counts alone.
+    A folder that is listed or was renamed, or from which a file is read, counts as a whole; a file beside the script
+    counts alone. So does all that differs from these by a number, such as the next save.
     """
     written = paths_of(clean) | paths_of(killed)
+    moves = [call for run in (clean, killed) for call in _calls(run) if call.kind in ("rename", "link")]
+    targets = {call.target for call in moves}
     found: set[str] = set()
-    for attempts in killed.attempts.values():
-        for attempt in attempts[1:]:
-            for path in [*attempt.reads, *attempt.looked]:
-                if path in written:
-                    parent = str(PurePosixPath(path).parent)
-                    found.add(path if parent == "." else parent)
-            for folder in attempt.listed:
-                if folder != "." and any(each.startswith(folder + "/") for each in written):
-                    found.add(folder)
-    temporary = {
-        call.path
-        for attempts in clean.attempts.values()
-        for call in attempts[0].calls
-        if call.kind in ("rename", "link") and call.target in found
-    }
-    return frozenset(found | temporary)
+    for attempt in (each for attempts in killed.attempts.values() for each in attempts[1:]):
+        read = {*attempt.reads, *written.intersection(attempt.looked)}
+        found |= {_whole(path, targets) for path in read}
+        found |= {folder for folder in attempt.listed if any(path.startswith(f"{folder}/") for path in written)}
+    names = set(map(without_numbers, found))
+    found |= {path for path in written if without_numbers(path) in names}
+    found |= {call.path for call in moves if call.target in found}
+    return frozenset(path for path in found if not is_in(str(PurePosixPath(path).parent), found))
 
 
-def turns_of(clean: Run, killed: Run, later: Run, steps: tuple[int, int]) -> Turns:
+def _whole(path: str, renamed: set[str]) -> str:
+    """Return the folder that a file belongs to: the outermost that was renamed, or else its own."""
+    _, *folders = map(str, reversed(PurePosixPath(path).parents))
+    return next((each for each in folders if each in renamed), folders[-1] if folders else path)
+
+
+def turns_of(clean: Run, restarts: Mapping[int, Run]) -> Turns:
     """Return the files that take turns: `a.pt` has one save and `b.pt` the next, each whole by itself.
 
     A part of the save before it, or a best model, is written in the same way. But no restart begins with its step.
 
     Args:
         clean: A run without a fault.
-        killed: One whose restart may read what was written after the first of the steps.
-        later: One whose restart began with the second of them.
-        steps: These steps.
+        restarts: By step, a run whose restart began with it.
     """
-    before, then = (frozenset(map(without_numbers, files_read(run))) for run in (killed, later))
-    one, other = opened_after(clean, steps[0]) & before, opened_after(clean, steps[1]) & then - before
-    return Turns(one - other, other - one) if one - other and other - one else NO_TURNS
+    known, turns = set[str](), list[frozenset[str]]()
+    for step, run in restarts.items():
+        read = {without_numbers(str(each)) for path in files_read(run) for each in (path, *PurePosixPath(path).parents)}
+        turns.append(opened_after(clean, step) & read - known)
+        known |= read
+    return tuple(filter(None, turns))
 
 
 def opened_after(clean: Run, step: int) -> frozenset[str]:
     """Return the names, without numbers, of the files that are opened or renamed to after a step."""
-    calls = [call for attempts in clean.attempts.values() for call in attempts[0].calls if call.steps == step]
+    calls = [call for call in _calls(clean) if call.steps == step]
     paths = {path for call in calls for path in (call.path if call.kind == "open" else "", call.target)}
     return frozenset(map(without_numbers, paths - {""}))
 
@@ -294,9 +291,10 @@ class _Part:
         self.brought, self.made = self.brought | other.brought, self.made | other.made
 
     def takes_turns(self, save: _Part, turns: Turns) -> bool:
-        """Return whether this part has the files of one turn, and the save before it those of the other."""
-        mine, theirs = ({name for _, name in each.brought} for each in (self, save))
-        return any(mine & one and theirs & other for one, other in (turns, turns[::-1]))
+        """Return whether this part has the files of one turn, and the save before it those of another."""
+        of_each = ({name for _, name in each.brought} for each in (self, save))
+        mine, theirs = ({turn for turn in turns if turn & names} for names in of_each)
+        return bool(mine and theirs) and not mine & theirs
 
     def goes_on(self, save: _Part, wanted: set[str], turns: Turns) -> bool:
         """Return whether this part belongs to the save before it: `wanted` are names of what a restart reads.

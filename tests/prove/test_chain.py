@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flowdist.prove.chain import Queue, came, is_as_planned
@@ -38,6 +38,9 @@ def test_each_point_is_played_once_and_in_the_order_of_the_run(longest: int) -> 
 
 
 @given(st.lists(st.sampled_from(["well", "shows", "otherwise", "half"])))
+@example(
+    ["well", "half", "well", "well", "well", "shows", "well", "well", "shows", "well", "shows"]
+)  # it has a point's name
 def test_each_point_counts_once_whatever_its_runs_are_like(runs: list[str]) -> None:
     """A run that shows something, or does otherwise, says nothing of the points of its chain."""
     queue, played = Queue(watched(), ALL), list[str]()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowdist.prove.compare import HELP, Ends, Finding, began_at, findings, reached_save, sums_differ
-from flowdist.prove.history import Attempt, Run, Step, Worker
+from flowdist.prove.history import Attempt, Call, Run, Step, Worker
 from flowdist.prove.proving import too_many
 from flowdist.prove.watched import Watched
 from tests.prove.histories import EVERY, KILL, NOTHING, POINT, RANKS, STEPS, attempt, resumed, save, step, watched
@@ -77,17 +77,26 @@ def test_what_a_server_lacks_is_named_by_its_variable_if_the_step_itself_has_all
     script = watched()
     attempts = script.clean.attempts[RANKS[0]]
     steps = enumerate(attempts[0].steps)
-    attempts[0].steps = [msgspec.structs.replace(s, servers={"shard.rate of ps.0": f"r{at}"}) for at, s in steps]
-    run = resumed(8, servers={"shard.rate of ps.0": "r0"}, losses=["7.0"])
+    attempts[0].steps = [msgspec.structs.replace(s, variables={"shard.rate of ps.0": f"r{at}"}) for at, s in steps]
+    run = resumed(8, variables={"shard.rate of ps.0": "r0"}, losses=["7.0"])
     run.attempts[Worker("ps", 0)] = [Attempt(), Attempt(opened=["server.py", "ckpt/8/ps0.npz"])]
     run.attempts[Worker("ps", 0)][1].places = {"read ckpt/8/ps0.npz": "server.py:7", "read server.py": "server.py:1"}
     (finding,) = findings(script, run, POINT, NOTHING)
     assert (finding.kind, finding.place) == ("server state", "server.py:7")
     assert finding.text.endswith("a server does not have what step 8 has left: shard.rate of ps.0")
     assert [each.kind for each in findings(script, resumed(8, losses=["7.0"]), POINT, NOTHING)] == ["losses"]
-    assert findings(script, resumed(8, servers={"shard.rate of ps.0": "r0"}), POINT, NOTHING) == []
-    both = resumed(8, servers={"shard.rate of ps.0": "r0"}, weights="other")
+    assert findings(script, resumed(8, variables={"shard.rate of ps.0": "r0"}), POINT, NOTHING) == []
+    both = resumed(8, variables={"shard.rate of ps.0": "r0"}, weights="other")
     assert [each.kind for each in findings(script, both, POINT, NOTHING)] == ["weights"]
+
+
+def test_the_place_is_where_a_worker_with_steps_reads_and_not_a_server() -> None:
+    run, server = resumed(8, weights="other"), Attempt(reads=["ckpt/8/ps0.npz"])
+    server.places = {"read ckpt/8/ps0.npz": "server.py:7"}
+    run.attempts = {Worker("a", 0): [Attempt(), server], **run.attempts}
+    run.attempts[RANKS[0]][1].places = {"read ckpt/8.pt": "train.py:3"}
+    (finding,) = findings(watched(), run, POINT, NOTHING)
+    assert finding.place == "train.py:3"
 
 
 def test_the_first_step_that_differs_is_named() -> None:
@@ -164,7 +173,88 @@ def test_an_entry_that_differs_at_the_end_is_named_if_nothing_before_does() -> N
     (finding,) = findings(watched(), resumed(8), POINT, ends)
     assert finding.text == "ckpt/12.pt: ['ema']['0.weight'] differs at the end"
     assert shown(resumed(8, weights="other"), ends) == ["weights"]
-    assert findings(watched(), resumed(8), POINT, ends, exact=False) == []
+    assert findings(watched(), resumed(8), POINT, ends, tolerance=None) == []
+
+
+def with_variables(clean: list[dict[str, str]], **changes: object) -> tuple[Watched, Run]:
+    """Return a script with these variables in each step, and a run that is resumed at step 8."""
+    script = watched()
+    for attempts in script.clean.attempts.values():
+        steps = zip(attempts[0].steps, clean, strict=True)
+        attempts[0].steps = [msgspec.structs.replace(each, variables=values) for each, values in steps]
+    return script, resumed(8, **changes)
+
+
+def test_variables_that_differ_are_named_where_nothing_else_is() -> None:
+    script, run = with_variables(
+        [{"good": f"={at}", "recent": f"d{at}", "same": "=1"} for at in range(STEPS)],
+        variables={"good": "=0", "recent": "d0", "same": "=1"},
+    )
+    ends = Ends({"ckpt/12.pt": "['best'] differs"})
+    (finding,) = findings(script, run, POINT, ends)
+    assert finding.text == "ckpt/12.pt: ['best'] differs at the end; other values: good (0, not 8), recent"
+    assert findings(script, run, POINT, NOTHING) == []
+    script, run = with_variables([{"good": f"={at}"} for at in range(STEPS)], variables={"good": "=3"}, losses=["7.0"])
+    (finding,) = findings(script, run, POINT, NOTHING)
+    assert finding.kind == "losses" and finding.text.endswith("; other values: good (3, not 8)")
+
+
+def test_a_step_that_is_taken_twice_is_named_if_a_number_of_the_script_is_behind() -> None:
+    script, run = with_variables([{"step": f"={at}"} for at in range(STEPS)], variables={"step": "=7"}, losses=["7.0"])
+    assert [each.kind for each in findings(script, run, POINT, NOTHING)] == ["losses"], "it takes as many steps in all"
+    for each in (script.clean, run):
+        for attempts in each.attempts.values():  # which samples it uses is not seen
+            attempts[-1].steps = [msgspec.structs.replace(step, samples=[]) for step in attempts[-1].steps]
+    for attempts in run.attempts.values():
+        attempts[1].steps.append(attempts[1].steps[-1])
+    (finding,) = findings(script, run, POINT, NOTHING)
+    assert finding.kind == "steps" and "13 steps in all, and 12 without a kill; other values: step (7" in finding.text
+
+
+def test_a_schedule_that_goes_another_way_later_is_named() -> None:
+    """What it is given was not restored. Its own state was."""
+    script = watched()
+    for attempts in script.clean.attempts.values():
+        attempts[0].steps = [msgspec.structs.replace(s, schedule=f"s{at}") for at, s in enumerate(attempts[0].steps)]
+    ends = Ends({"ckpt/12.pt": "['plateau']['best'] differs"})
+    run = resumed(8)
+    for attempts in run.attempts.values():
+        states = ["s8", "s9", "other", "other"]
+        attempts[1].steps = [
+            msgspec.structs.replace(each, schedule=state) for each, state in zip(attempts[1].steps, states, strict=True)
+        ]
+    (finding,) = findings(script, run, POINT, ends)
+    assert finding.kind == "schedule" and finding.text.endswith("the state of a schedule differs from step 11 on")
+    assert findings(script, run, POINT, NOTHING) == []
+    other = resumed(8, schedule="counts in another way")
+    assert [each.kind for each in findings(script, other, POINT, ends)] == ["the end"]
+
+
+def test_a_job_that_begins_anew_with_the_weights_alone_does_not_resume() -> None:
+    run = resumed(8)
+    for worker, attempts in run.attempts.items():
+        anew = attempt(worker.rank, 0).steps
+        attempts[1].steps = [msgspec.structs.replace(anew[0], weights="w8"), *anew[1:]]
+    (finding,) = findings(watched(), run, POINT, NOTHING)
+    assert finding.kind == "no resume" and "with the weights of step 8: all 12 steps" in finding.text
+    for attempts in run.attempts.values():
+        attempts[1].steps[0] = msgspec.structs.replace(attempts[1].steps[0], optimizer="o8")
+    assert shown(run) != ["no resume"], "it has more than the weights"
+
+
+@pytest.mark.parametrize(("rewritten", "kind"), [(False, "lost save"), (True, "optimizer")])
+def test_a_save_that_was_half_removed_is_lost_though_its_rest_is_taken(rewritten: bool, kind: str) -> None:
+    script, run = watched(), resumed(4, killed_after=8, optimizer="other", gradients="other")
+    part = [Call("open", "ckpt/4.optimizer", "", 0, 4), Call("write", "ckpt/4.optimizer", "", 9, 4)]
+    gone = [Call("unlink", "ckpt/4.optimizer", "", 0, 8), *(call._replace(steps=8) for call in part * rewritten)]
+    script.clean.attempts[RANKS[0]][0].calls = [*save(4), *part, *gone, *save(8), *save(12)]
+    killed = run.attempts[RANKS[0]][0]
+    killed.calls = [*save(4), *part, *gone, save(8)[0]]
+    killed.done, killed.places["write ckpt/4.optimizer"] = len(killed.calls) - 1, "train.py:5"
+    script = Watched(script.clean, script.saved)
+    (finding,) = findings(script, run, POINT, NOTHING)
+    assert finding.kind == kind and (rewritten or finding.place == "train.py:5")
+    assert rewritten or "the save of step 4 was removed before the next one was complete" in finding.text
 
 
 def test_files_that_pile_up_are_found_by_two_kills() -> None:
@@ -198,8 +288,8 @@ def test_where_an_attempt_began_is_found_if_one_thing_was_not_restored(lost: str
 
 def test_without_equal_runs_the_samples_are_compared_all_the_same() -> None:
     run = resumed(8, samples=[[0, 1, 2, 3]], losses=["7.0"])
-    assert [each.kind for each in findings(watched(), run, POINT, NOTHING, exact=False)] == ["data again"]
-    assert findings(watched(), resumed(8, losses=["7.0"]), POINT, NOTHING, exact=False) == []
+    assert [each.kind for each in findings(watched(), run, POINT, NOTHING, tolerance=None)] == ["data again"]
+    assert findings(watched(), resumed(8, losses=["7.0"]), POINT, NOTHING, tolerance=None) == []
 
 
 def test_each_kind_has_help() -> None:

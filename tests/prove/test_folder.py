@@ -101,6 +101,25 @@ def test_without_power_a_file_that_was_not_forced_to_the_disk_is_empty(folder: F
     assert [(folder.path / name).read_text() for name in (plain, synced, over)] == ["", "new", "new"]
 
 
+def test_without_power_what_a_renamed_folder_holds_is_empty_if_it_was_not_forced(folder: Folder) -> None:
+    for name, synced in (("a", True), ("b", False)):
+        folder.note_call(Call("write", f"new/{name}", "", 3, 1))
+        if synced:
+            folder.note_call(Call("fsync", f"new/{name}", "", 0, 1))
+    folder.note_call(Call("rename", "new", "step_8", 0, 1))
+    (folder.path / "step_8").mkdir()
+    for name in ("a", "b"):
+        (folder.path / f"step_8/{name}").write_text("new")
+    folder.lose_power()
+    assert [(folder.path / f"step_8/{name}").read_text() for name in ("a", "b")] == ["new", ""]
+
+
+def test_what_is_in_a_folder_that_the_run_has_renamed_is_written_by_the_run(folder: Folder) -> None:
+    for path in ("out/new", "out/new/a.pt", "out/step_8"):
+        folder.note_written(path)
+    assert folder.is_written("out/step_8/a.pt") and not folder.is_written("ckpt/old.pt")
+
+
 def test_folders_that_are_ready_made_are_there_and_empty_after_a_reset(folder: Folder) -> None:
     folder.ready_made = frozenset({"out"})
     folder.note_written("out")

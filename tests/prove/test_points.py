@@ -8,7 +8,7 @@ import pytest
 from flowdist.prove.compare import reached_save
 from flowdist.prove.history import Attempt, Call, Run
 from flowdist.prove.points import TELLING, Kill, Point, points, seeded
-from flowdist.prove.watched import Names, Turns, Watched, keep_common, saved_files, turns_of
+from flowdist.prove.watched import Names, Watched, keep_common, saved_files, turns_of
 from tests.prove.histories import EVERY, RANKS, STEPS, resumed, save, watched
 
 
@@ -96,6 +96,34 @@ def test_a_file_beside_the_script_is_saved_with_its_temporary_name() -> None:
     assert saved_files(clean, killed) == {"last.pt", "new"}
 
 
+def in_folder(after: int, name: str) -> list[Call]:
+    """Return the calls of a save that is written as a folder, which has its name when it is complete."""
+    file = "new/part/data"
+    calls = [
+        Call("mkdir", "new", "", 0, after),
+        Call("mkdir", "new/part", "", 0, after),
+        Call("openat", file, "", 0, after),
+        Call("write", file, "", 9, after),
+    ]
+    return [*calls, Call("rename", "new", name, 0, after)]
+
+
+@pytest.mark.parametrize("above", ["", "out/"])
+def test_what_is_in_a_renamed_folder_is_saved_as_a_whole(above: str) -> None:
+    """A restart reads a file under a name that no call has had, and the next save has another one."""
+    saves = {after: in_folder(after, f"{above}ckpt-{after}") for after in (4, 8)}
+    clean = Run({RANKS[0]: [Attempt(calls=[*saves[4], *saves[8], Call("write", "log", "", 9, 8)])]})
+    killed = Run({RANKS[0]: [Attempt(calls=saves[4]), Attempt(reads=[f"{above}ckpt-4/part/data"])]})
+    assert saved_files(clean, killed) == {"new", f"{above}ckpt-4", f"{above}ckpt-8"}
+
+
+def test_a_file_that_a_restart_looks_for_in_vain_is_not_saved() -> None:
+    made = [Call("mkdir", "logs", "", 0, 0), Call("write", "logs/out", "", 9, 4), *save(4)]
+    clean = Run({RANKS[0]: [Attempt(calls=made)]})
+    killed = Run({RANKS[0]: [Attempt(calls=made), Attempt(reads=["ckpt/4.pt"], looked=["logs/stop"])]})
+    assert saved_files(clean, killed) == {"ckpt"}
+
+
 def in_background(after: int, *delays: int) -> list[Call]:
     """Return the calls of a save whose file, its second half and its name come so many steps after it."""
     file, name = f"ckpt/step_{after}/data", "ckpt/latest"
@@ -180,19 +208,31 @@ TURNS = {2: "a.pt", 4: "b.pt", 6: "a.pt", 8: "b.pt", 10: "a.pt", 12: "b.pt"}
 def test_files_without_a_number_that_take_turns_are_a_save_each(read_later: tuple[str, ...]) -> None:
     """The newest is looked for by its time, or in the content of both."""
     clean = in_turns(TURNS)
-    turns = turns_of(clean, reading("a.pt"), reading(*read_later), (2, 4))
+    turns = turns_of(clean, {2: reading("a.pt"), 4: reading(*read_later)})
     script = Watched(clean, frozenset({"a.pt", "b.pt"}), frozenset({"a.pt", "b.pt"}), turns=turns)
     assert [each.step for each in script.saves] == [*TURNS]
+
+
+@pytest.mark.parametrize("count", [3, 4, 5])
+@pytest.mark.parametrize("reads_all", [False, True])
+def test_any_number_of_files_that_take_turns_are_a_save_each(count: int, reads_all: bool) -> None:
+    files = [f"{name}.pt" for name in "abcde"[:count]]
+    clean = in_turns({2 * at + 2: files[at % count] for at in range(2 * count)})
+    read = [files[: at + 1] if reads_all else [files[at]] for at in range(count)]
+    turns = turns_of(clean, {2 * at + 2: reading(*some) for at, some in enumerate(read)})
+    script = Watched(clean, frozenset(files), frozenset(files), turns=turns)
+    assert [each.step for each in script.saves] == [2 * at + 2 for at in range(2 * count)]
 
 
 def test_what_is_not_read_or_comes_in_each_save_takes_no_turns() -> None:
     """As the best model so far, or an index that is read with the second save as with the first."""
     best = in_turns({4: "ckpt/last.pt", 6: "ckpt/best.pt", 8: "ckpt/last.pt", 12: "ckpt/last.pt"})
-    assert turns_of(best, reading("ckpt/last.pt"), reading("ckpt/last.pt"), (4, 6)) == Turns()
+    last = frozenset({"ckpt/last.pt"})
+    assert turns_of(best, {4: reading("ckpt/last.pt"), 6: reading("ckpt/last.pt")}) == (last,)
     same = in_turns({4: "ckpt/last.pt", 8: "ckpt/last.pt"})
-    assert turns_of(same, reading("ckpt/last.pt"), reading("ckpt/last.pt"), (4, 8)) == Turns()
+    assert turns_of(same, {4: reading("ckpt/last.pt"), 8: reading("ckpt/last.pt")}) == (last,)
     parts = in_turns({4: "a.pt", 5: "index", 8: "b.pt", 9: "index", 12: "a.pt"})
-    turns = turns_of(parts, reading("a.pt", "index"), reading("b.pt", "index"), (4, 8))
+    turns = turns_of(parts, {4: reading("a.pt", "index"), 8: reading("b.pt", "index")})
     script = Watched(parts, frozenset({"a.pt", "b.pt", "index"}), frozenset({"a.pt", "b.pt", "index"}), turns=turns)
     assert [each.step for each in script.saves] == [4, 8, 12]
 
@@ -234,11 +274,11 @@ def test_a_variable_of_a_server_that_stays_the_same_or_is_never_the_same_is_not_
     for number, run in enumerate(runs):
         first = run.attempts[RANKS[0]][0]
         first.steps = [
-            msgspec.structs.replace(step, servers={"rate": f"{at}", "folder": "None", "time": f"{number}.{at}"})
+            msgspec.structs.replace(step, variables={"rate": f"{at}", "folder": "None", "time": f"{number}.{at}"})
             for at, step in enumerate(first.steps)
         ]
     keep_common(*runs)
-    assert {tuple(step.servers) for step in runs[0].attempts[RANKS[0]][0].steps} == {("rate",)}
+    assert {tuple(step.variables) for step in runs[0].attempts[RANKS[0]][0].steps} == {("rate",)}
 
 
 def test_a_call_that_nobody_can_do_in_place_of_the_process_has_no_point_after_it() -> None:

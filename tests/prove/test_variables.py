@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from flowdist.prove.in_worker.onlooker import look_on
-from flowdist.prove.in_worker.variables import own_generators
+from flowdist.prove.in_worker.variables import own_generators, small_values
 
 SCRIPT = """import random
 
@@ -89,6 +89,19 @@ def test_generators_of_variables_modules_and_objects_have_their_names(script: An
     assert [set(each) for each in found] == [{"noise", "self.order", "everywhere"}] * 2
     one, other = found
     assert {name for name in one if one[name] != other[name]} == {"noise"}  # it alone was drawn from between
+
+
+def test_numbers_of_variables_are_told_as_they_are_and_small_collections_as_digests(
+    script: Any, tmp_path: Path
+) -> None:
+    script.rate, script.recent, script.name, script.large = 0.5, [1.0], "a", list(range(1000))
+    found: list[dict[str, str]] = []
+    script.keep(lambda: found.append(small_values(str(tmp_path))))
+    script.recent.append(2.0)
+    script.Loop().run(lambda: found.append(small_values(str(tmp_path))))
+    assert found[0].keys() == {"rate", "recent"} and found[1].keys() == {"rate", "recent", "other", "_"}
+    assert (found[1]["rate"], found[1]["other"]) == ("=0.5", "=5")
+    assert found[0]["recent"] != found[1]["recent"]
 
 
 def test_what_a_script_drops_does_not_live_on_because_it_was_looked_at(script: Any, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import importlib.abc
 import marshal
 import os
 import sys
+import weakref
 from collections import deque
 from collections.abc import Callable
 from types import ModuleType
@@ -22,7 +23,7 @@ from typing import Any
 
 from flowdist.prove.in_worker.digests import digest, hashed
 from flowdist.prove.in_worker.prover_link import Prover
-from flowdist.prove.in_worker.variables import own_generators
+from flowdist.prove.in_worker.variables import own_generators, plain_attributes, small_values
 
 SAMPLES_MAX = 100_000  # of one step, that are told one by one
 
@@ -44,6 +45,7 @@ def watch(prover: Prover, folder: str) -> None:
     _once_imported("torch.utils.data.dataloader", recorder.watch_loader)
     _once_imported("torchdata.stateful_dataloader.stateful_dataloader", recorder.watch_loader)
     _once_imported("torch.amp.grad_scaler", recorder.watch_scalers)
+    _once_imported("torch.optim.lr_scheduler", recorder.watch_schedules)
     _once_imported("flowdist.worker.api", recorder.watch_api)
     _once_imported("flowdist.worker.sampling", recorder.watch_samples)
 
@@ -57,6 +59,7 @@ class Recorder:
         self._samples: list[Any] = []
         self._loaders: list[str] = []
         self._scalers: list[Any] = []
+        self._schedules: list[weakref.ref[Any]] = []
         self._before: dict[str, Any] = {}
         self._depth = 0
         self._has_optimizer = False  # one of torch has taken a step
@@ -119,6 +122,16 @@ class Recorder:
 
         module.GradScaler.__init__ = noted
 
+    def watch_schedules(self, module: Any) -> None:
+        """Note each scheduler of learning rates, which may know more than the rates say."""
+
+        def made(kind: type, *_: Any, **__: Any) -> Any:
+            scheduler: Any = object.__new__(kind)
+            self._schedules.append(weakref.ref(scheduler))
+            return scheduler
+
+        module.LRScheduler.__new__ = staticmethod(made)
+
     def watch_api(self, module: Any) -> None:
         """Take what a script without an optimizer of torch reports as its steps, and note when it commits."""
         report, publish = module.progress, module.commit
@@ -136,8 +149,8 @@ class Recorder:
 
         def tell(step: int) -> None:
             if not self._has_optimizer and ("torch" not in sys.modules or self._losses):
-                own = own_generators(self._places.folder)
-                self._prover.ask(kind="step", count=int(step), random=_random(), own=own, **self._since_last())
+                seen = {"count": int(step), "random": _random(), **self._of_script(), **self._since_last()}
+                self._prover.ask(kind="step", **seen)
 
         def progress(step: int) -> None:
             report(step)
@@ -181,8 +194,14 @@ class Recorder:
             "scale": [scaler.get_scale() for scaler in self._scalers],
             "random": _random(),
             "count": _count(optimizer),
-            "own": own_generators(self._places.folder),
+            "schedule": "".join(plain_attributes(made) for each in self._schedules if (made := each()) is not None),
+            **self._of_script(),
         }
+
+    def _of_script(self) -> dict[str, dict[str, str]]:
+        """Return what variables of the script have."""
+        folder = self._places.folder
+        return {"own": own_generators(folder), "variables": small_values(folder)}
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
         if self._is_quiet():

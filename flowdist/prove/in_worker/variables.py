@@ -18,6 +18,10 @@ from flowdist.prove.in_worker.digests import digest, hashed
 
 _KEEPS_COPIES = sys.version_info < (3, 13)  # a frame keeps the dict of its variables that it has made
 _DEPTH_MAX, _ENTRIES_MAX = 6, 100_000  # of a value that is plain
+_SMALL, _NUMBERS = (
+    100,
+    (bool, int, float),
+)  # entries of a collection that is looked at before each step, and of what kind
 
 
 def own_generators(folder: str) -> dict[str, str]:
@@ -31,8 +35,18 @@ def own_generators(folder: str) -> dict[str, str]:
     return _digests(sys._getframe(1), folder, _generator)
 
 
+def small_values(folder: str) -> dict[str, str]:
+    """Return what variables have that are numbers, as `=0.5`, or small collections, as digests."""
+    return _digests(sys._getframe(1), folder, _small)
+
+
+def plain_attributes(value: Any) -> str:
+    """Return a digest of an object's attributes that are plain, such as those of a scheduler without its optimizer."""
+    return digest({name: each for name, each in vars(value).items() if _is_plain(each, _DEPTH_MAX)})
+
+
 def plain_state(frame: FrameType | None, folder: str) -> dict[str, str]:
-    """Return a digest of each variable that has numbers, text, arrays, modules, optimizers or generators.
+    """Return numbers, and digests of variables that have text, arrays, modules, optimizers or generators.
 
     Args:
         frame: The innermost frame, of a thread that waits.
@@ -89,9 +103,19 @@ def _generator(value: Any) -> str | None:
             return None
 
 
+def _small(value: Any) -> str | None:
+    """Return a number as `=0.5`, or a digest of a few numbers or texts; None for any other value."""
+    if type(value) in _NUMBERS:
+        return f"={value!r}"
+    if type(value) not in (list, tuple, dict) or len(value) > _SMALL:
+        return None
+    parts = [*value.values()] if isinstance(value, dict) else value
+    return hashed(repr(value).encode()) if all(type(each) in (*_NUMBERS, str) for each in parts) else None
+
+
 def _plain(value: Any) -> str | None:
-    """Return a digest of a value that has nothing but numbers, text, arrays and generators; None for any other."""
-    if (state := _generator(value)) is not None:
+    """Return a number, or a digest of a value of numbers, text, arrays and generators; None for any other."""
+    if (state := _generator(value) or _small(value)) is not None:
         return state
     if (torch := sys.modules.get("torch")) is not None and hasattr(torch, "optim"):
         if isinstance(value, torch.nn.Module):
