@@ -18,10 +18,8 @@ from flowdist.prove.in_worker.digests import digest, hashed
 
 _KEEPS_COPIES = sys.version_info < (3, 13)  # a frame keeps the dict of its variables that it has made
 _DEPTH_MAX, _ENTRIES_MAX = 6, 100_000  # of a value that is plain
-_SMALL, _NUMBERS = (
-    100,
-    (bool, int, float),
-)  # entries of a collection that is looked at before each step, and of what kind
+_SMALL = 100  # entries of a collection that is looked at before each step
+_NUMBERS = (bool, int, float)
 
 
 def own_generators(folder: str) -> dict[str, str]:
