@@ -33,6 +33,7 @@ from flowdist.runtime.processes.spawn_protocol import (
     Prepare,
     Prepared,
     Respawned,
+    Signal,
     Spawn,
     Spawned,
     SpawnRefused,
@@ -790,6 +791,32 @@ def test_a_cancelled_worker_does_not_wait_for_its_prefix(spawning: Spawning) -> 
         assert spawning.until(Ended, id) == Ended(id, -signal.SIGTERM)
         assert spawning.until(Spawned, id) == Spawned(id, 0)
         assert not spawning.logs(id).exists()
+
+
+def test_a_cancelled_worker_does_not_wait_for_a_script_that_is_run_anew(spawning: Spawning) -> None:
+    write(spawning.folder, "changes", SAYS)
+    first = spawning.outcome(spawning.start("changes.py", warm=True))
+    write(spawning.folder, "changes", WAITS_FOR_ITSELF)
+    with spawning.at_once():  # the template has not said yet that the script has changed
+        id = spawning.start("changes.py", warm=True)
+        spawning.send(CancelSpawn(id))
+    assert first.code == 0 and spawning.until(Ended, id, seconds=10) == Ended(id, -signal.SIGTERM)
+    assert spawning.until(Spawned, id) == Spawned(id, 0)
+
+
+def test_a_stopped_worker_is_not_forked_anew(spawning: Spawning) -> None:
+    """It had said that it begins anew when the signal came, which nobody got."""
+    write(spawning.folder, "heavy", "import os\nmode = os.environ.get('MODE')")
+    write(
+        spawning.folder,
+        "sets",
+        RANK + "sum(range(40_000_000))\nos.environ['MODE'] = rank\nimport signal\nsignal.pause()",
+    )
+    id = spawning.start("sets.py", warm=True, late=("heavy",))
+    with Deaths([spawning.pid(id)]) as deaths, spawning.at_once():
+        spawning.send(Signal(id, signal.SIGTERM))
+        assert deaths.survivors() == []
+    assert spawning.until(Ended, id, seconds=10) == Ended(id, -signal.SIGTERM)
 
 
 def test_a_prefix_can_be_there_before_its_workers(spawning: Spawning) -> None:
