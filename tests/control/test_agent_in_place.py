@@ -188,6 +188,15 @@ def test_an_agent_that_leaves_ends_those_who_wait_first():
     assert isinstance(talk.tell(io.WorkerExited(T, 1, 1, signal="TERM"))[0], msg.Leave)
 
 
+def test_an_agent_that_leaves_starts_nothing_that_was_held():
+    talk = suspended()
+    talk.order(StopReplica("node0", T, 1, SECOND))
+    assert talk.order(start(2)) == []
+    talk.tell(io.LeaveRequested())
+    talk.tell(io.WorkerExited(T, 1, 0, signal="TERM"))
+    assert talk.tell(io.WorkerExited(T, 1, 1, signal="TERM")) == [msg.Leave("node0", 1), io.EndAgent("it left")]
+
+
 def test_what_is_said_of_them_while_they_wait_is_no_news():
     talk = suspended()
     assert talk.tell(io.WorkerProgressed(T, 1, 0, 9)) == []

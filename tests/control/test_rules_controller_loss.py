@@ -437,6 +437,12 @@ def test_r19_the_last_words_of_a_guardian_prove_the_death_of_its_node():
     assert sessions.detector.deadline() is None, "its silence means nothing any more"
 
 
+def test_r21_a_node_that_left_while_no_controller_was_connected_has_left():
+    sessions = Sessions(JobOptions())
+    join(sessions, "node0", 0, incarnation=2)
+    assert sessions.gone("node0", 1000, "") == (ev.NodeLeft("node0"),) and sessions.detector.deadline() is None
+
+
 def test_r20_the_last_words_of_a_guardian_say_nothing_of_a_later_one():
     sessions = Sessions(JobOptions())
     join(sessions, "node0", 0, incarnation=1001)

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
@@ -101,6 +102,16 @@ class Spawning:
 
     def send(self, request: Request) -> None:
         self._channel.send(request)
+
+    @contextlib.contextmanager
+    def at_once(self) -> Iterator[None]:
+        """The spawner finds all that comes meanwhile when the block is over, requests first."""
+        os.kill(self.process.pid, signal.SIGSTOP)
+        try:
+            os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
+            yield
+        finally:
+            os.kill(self.process.pid, signal.SIGCONT)
 
     def until(self, kind: type, id: int, seconds: float = 60.0) -> Answer:
         """The answer of that kind about that program."""

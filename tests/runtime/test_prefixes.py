@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from flowdist.runtime.processes.spawn_protocol import (
     Prepare,
     Prepared,
     Respawned,
+    Signal,
     Spawn,
     Spawned,
     SpawnRefused,
@@ -651,7 +652,8 @@ from flowdist.runtime.prefix.worker import Start
 link, start = Link(socket.socket(fileno=int(sys.argv[1]))), Start(3, [], {}, sys.argv[2], [], None)
 os.write(1, b"forks")
 if pid := _fork_worker(start, link):
-    os.waitpid(pid, 0)  # a worker ends with its template
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])  # a worker ends with its template
+    os.write(1, f" {code}".encode())
 else:
     os.write(1, b"goes on")
     link.send("again", 3)
@@ -659,24 +661,39 @@ else:
 """
 
 
-def test_the_spawner_is_told_of_a_worker_before_it_hears_from_it(tmp_path: Path) -> None:
-    """A worker that begins anew at once came first, under load: the spawner did not know it, and died.
-
-    Here the spawner takes nothing at first: the template waits where it tells of the worker, and the worker with it.
-    """
+@contextlib.contextmanager
+def forking(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], list[Any]]]]:
+    """A template that forks a worker, and waits where it tells the spawner: that takes nothing until the messages are
+    asked for."""
     spawner, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     link.setblocking(False)
     with contextlib.suppress(BlockingIOError):
         while True:
             link.send(b"fills it")
     link.setblocking(True)
-    command = [sys.executable, "-c", FORKS, str(link.fileno()), str(tmp_path)]
-    with spawner, subprocess.Popen(command, pass_fds=[link.fileno()], stdout=subprocess.PIPE, bufsize=0) as template:
+    command = [sys.executable, "-c", FORKS, str(link.fileno()), str(folder)]
+    with subprocess.Popen(command, pass_fds=[link.fileno()], stdout=subprocess.PIPE, bufsize=0) as template, spawner:
         link.close()
         assert template.stdout is not None and template.stdout.read(5) == b"forks"
-        goes_on = select.select([template.stdout], [], [], 0.5)[0]
-        messages = [packet for packet in iter(lambda: spawner.recv(1 << 10), b"") if packet != b"fills it"]
-    assert not goes_on and [marshal.loads(packet)[:2] for packet in messages] == [("spawned", 3), ("again", 3)]
+        packets = iter(lambda: spawner.recv(1 << 10), b"")
+        yield template, lambda: [marshal.loads(packet)[:2] for packet in packets if packet != b"fills it"]
+
+
+def test_the_spawner_is_told_of_a_worker_before_it_hears_from_it(tmp_path: Path) -> None:
+    """A worker that begins anew at once came first, under load: the spawner did not know it, and died."""
+    with forking(tmp_path) as (template, messages):
+        assert select.select([template.stdout], [], [], 0.5)[0] == []
+        assert messages() == [("spawned", 3), ("again", 3)]
+
+
+def test_a_worker_can_be_stopped_as_soon_as_the_spawner_is_told_of_it(tmp_path: Path) -> None:
+    """A stop that came at once was lost, under load: the worker did not lead its group yet, and ran on."""
+    os.mkfifo(tmp_path / "pid.new")
+    with forking(tmp_path) as (template, messages):
+        pid = int((tmp_path / "pid.new").read_text())
+        os.killpg(pid, signal.SIGTERM)
+        assert messages() == [("spawned", 3)]
+        assert template.stdout is not None and template.stdout.read() == b" -15"
 
 
 @pytest.mark.parametrize(
@@ -774,6 +791,32 @@ def test_a_cancelled_worker_does_not_wait_for_its_prefix(spawning: Spawning) -> 
         assert spawning.until(Ended, id) == Ended(id, -signal.SIGTERM)
         assert spawning.until(Spawned, id) == Spawned(id, 0)
         assert not spawning.logs(id).exists()
+
+
+def test_a_cancelled_worker_does_not_wait_for_a_script_that_is_run_anew(spawning: Spawning) -> None:
+    write(spawning.folder, "changes", SAYS)
+    first = spawning.outcome(spawning.start("changes.py", warm=True))
+    write(spawning.folder, "changes", WAITS_FOR_ITSELF)
+    with spawning.at_once():  # the template has not said yet that the script has changed
+        id = spawning.start("changes.py", warm=True)
+        spawning.send(CancelSpawn(id))
+    assert first.code == 0 and spawning.until(Ended, id, seconds=10) == Ended(id, -signal.SIGTERM)
+    assert spawning.until(Spawned, id) == Spawned(id, 0)
+
+
+def test_a_stopped_worker_is_not_forked_anew(spawning: Spawning) -> None:
+    """It had said that it begins anew when the signal came, which nobody got."""
+    write(spawning.folder, "heavy", "import os\nmode = os.environ.get('MODE')")
+    write(
+        spawning.folder,
+        "sets",
+        RANK + "sum(range(40_000_000))\nos.environ['MODE'] = rank\nimport signal\nsignal.pause()",
+    )
+    id = spawning.start("sets.py", warm=True, late=("heavy",))
+    with Deaths([spawning.pid(id)]) as deaths, spawning.at_once():
+        spawning.send(Signal(id, signal.SIGTERM))
+        assert deaths.survivors() == []
+    assert spawning.until(Ended, id, seconds=10) == Ended(id, -signal.SIGTERM)
 
 
 def test_a_prefix_can_be_there_before_its_workers(spawning: Spawning) -> None:

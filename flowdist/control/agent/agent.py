@@ -146,6 +146,7 @@ class Agent:
                 self.vault.note(event, self._report)
             case io.LeaveRequested():
                 self.is_leaving = True
+                self.delayed.clear()
                 for attempt in self.attempts.values():
                     self._stop(attempt, attempt.role.grace_ns)
             case _:

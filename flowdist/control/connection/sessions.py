@@ -133,19 +133,19 @@ class Sessions:
         return Dismissed(self.epoch, self._incarnations.get(node, 0))
 
     def note(self, event: Event) -> None:
-        """End the watch on the node of a NodeGone; other events that are not from agents change nothing."""
-        if type(event) is NodeGone:
+        """End the watch on the node of a NodeGone or NodeLeft; other events that are not from agents change nothing."""
+        if isinstance(event, NodeGone | NodeLeft):
             self.detector.forget(event.node)
 
-    def gone(self, node: NodeName, incarnation: int, cause: str) -> tuple[NodeGone, ...]:
+    def gone(self, node: NodeName, incarnation: int, cause: str) -> tuple[NodeGone | NodeLeft, ...]:
         """Stop watching a node whose death its guardian has proven (DeathProof), and return the event that says so.
 
-        `incarnation` is that of the last agent that the guardian knows of, and `cause` how it ended. Nothing is
-        returned if a later incarnation has joined: the proof is late (R20).
+        `incarnation` is that of the last agent that the guardian knows of, and `cause` how it ended; empty: it has left
+        in order. Nothing is returned if a later incarnation has joined: the proof is late (R20).
         """
         if incarnation < self._incarnations.get(node, 0):
             return ()
-        event = NodeGone(node, cut(cause))
+        event = NodeGone(node, cut(cause)) if cause else NodeLeft(node)
         self.note(event)
         return (event,)
 

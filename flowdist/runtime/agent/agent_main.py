@@ -56,15 +56,17 @@ def run_agent(
     credentials: Credentials,
     page: LeasePage | None = None,
     spawner_pid: int = 0,
-) -> None:
+) -> bool:
     """Run the agent process, which the guardian has forked, until the job is over or the node has left it.
 
-    `page` gets the end of the lease, for the guardian. If the spawner (pid 0: not watched) ends, this exits with 1.
+    Return whether the controller was told: the node may have left while none was connected. `page` gets the end of the
+    lease, for the guardian. If the spawner (pid 0: not watched) ends, this exits with 1.
     """
     for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME") if config.interface else ():
         os.environ.setdefault(name, config.interface)  # else gloo looks up the host's name, which may fail
     with contextlib.suppress(asyncio.CancelledError):
-        asyncio.run(_AgentProcess(config, channel, credentials, page or LeasePage(), spawner_pid).run())
+        return asyncio.run(_AgentProcess(config, channel, credentials, page or LeasePage(), spawner_pid).run())
+    return True
 
 
 class _AgentProcess:
@@ -91,8 +93,11 @@ class _AgentProcess:
         reasons = [cold_because(role, python, sys.executable) for role in graph.roles]
         self._starts_cold = any(reasons)
 
-    async def run(self) -> None:
-        """Serve workers, spawner and controller until the pure agent orders the end of this process (EndAgent)."""
+    async def run(self) -> bool:
+        """Serve workers, spawner and controller until the pure agent orders the end of this process (EndAgent).
+
+        Return whether a controller is connected then.
+        """
         self._loop = asyncio.get_running_loop()
         watch_loop(die_of)
         self._over = asyncio.Event()
@@ -109,9 +114,11 @@ class _AgentProcess:
         await self._over.wait()
         connection.cancel()
         server.close()
-        if self._writer is not None:
-            with contextlib.suppress(ConnectionError, TimeoutError):
-                await asyncio.wait_for(self._writer.drain(), LAST_MESSAGE_S)
+        if self._writer is None:
+            return False
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            await asyncio.wait_for(self._writer.drain(), LAST_MESSAGE_S)
+        return True
 
     def _prepare(self, prefixes: list[spawner.PrefixSpec]) -> None:
         """Have the prefix of the only role run before the first order, or those of several while the node is spare."""

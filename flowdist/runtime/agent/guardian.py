@@ -28,6 +28,8 @@ from flowdist.runtime.run_folder.cleanup import remove_sockets
 from flowdist.runtime.wire.endpoint import INCARNATIONS, send_death_proof
 from flowdist.runtime.wire.handshake import HOST_SECRET, TOKEN, Credentials
 
+UNTOLD = 2  # exit code of an agent that has left in order, while no controller was connected
+CAUSES = {0: None, UNTOLD: ""}  # by exit code of the agent
 ORPHANED = "its flowdist was killed"
 EXIT_WAIT_S = 1.0  # an agent closes its sockets a moment before its parent can read its exit status
 
@@ -36,8 +38,8 @@ def main() -> None:
     """Run the guardian process. The command line's only argument is its NodeConfig, as JSON.
 
     The exit code is 0 if nothing of the node runs any more. Any other end proves nothing: a descendant may have
-    outlived SIGKILL, or the guardian was killed. If the controller is on another host and the agent has not ended in
-    order, the guardian first sends it the proof that the node is empty.
+    outlived SIGKILL, or the guardian was killed. If the controller is on another host and was not told by the agent,
+    the guardian first sends it the proof that the node is empty.
     """
     config = msgspec.json.decode(sys.argv[1], type=NodeConfig)
     token, secret = os.environ.pop(TOKEN, ""), os.environ.pop(HOST_SECRET, "")  # workers must not inherit them
@@ -62,7 +64,7 @@ def main() -> None:
     signal.signal(NOTICE_NODE, lambda *_: _pass_on(agent, NOTICE_NODE))
     cause = _watch(config.lifeline, wake_read, agent, spawner, LeaseWatch(page, os.getpid(), agent))
     left = kill_descendants()
-    if config.controller is not None and cause and not left:
+    if config.controller is not None and cause is not None and not left:
         last = config.incarnation + INCARNATIONS - 1
         send_death_proof(config.controller, credentials, last, cause)
     if cause == ORPHANED:
@@ -76,26 +78,27 @@ def _pass_on(agent: int, number: signal.Signals) -> None:
         os.kill(agent, number)
 
 
-def _run_spawner(channel: socket.socket) -> None:
+def _run_spawner(channel: socket.socket) -> int:
     # A batch system that cancels a job sends SIGTERM to all of its processes. The agent then leaves in order, and needs
     # the spawner for that, which ends with it. Workers do not inherit the handler.
     signal.signal(signal.SIGTERM, lambda *_: None)
     Spawner(channel).run()
+    return 0
 
 
 def _run_agent(
     config: NodeConfig, channel: socket.socket, credentials: Credentials, page: LeasePage, spawner: int
-) -> None:
+) -> int:
     from flowdist.runtime.agent.agent_main import run_agent  # imports asyncio, which the guardian does not need
 
-    run_agent(config, channel, credentials, page, spawner)
+    return 0 if run_agent(config, channel, credentials, page, spawner) else UNTOLD
 
 
-def _fork(job: Callable[[], None], close: list[int]) -> int:
+def _fork(job: Callable[[], int], close: list[int]) -> int:
     """Fork a child that runs `job` and dies with this process; return its process id.
 
-    Forking is safe, because this process has one thread. The child closes the descriptors `close`. It exits with code 0
-    when `job` returns, else with 1.
+    Forking is safe, because this process has one thread. The child closes the descriptors `close`. It exits with the
+    code that `job` returns, or with 1 if it fails.
     """
     me = os.getpid()
     pid = os.fork()
@@ -109,16 +112,15 @@ def _fork(job: Callable[[], None], close: list[int]) -> int:
             signal.signal(number, signal.SIG_DFL)
         for fd in close:
             os.close(fd)
-        job()
-        code = 0
+        code = job()
     except BaseException as error:
         print_unexpected(error)
     finally:
         os._exit(code)
 
 
-def _watch(lifeline: int, wake: int, agent: int, spawner: int, lease: LeaseWatch) -> str:
-    """Wait until the node's processes have to be killed, and return why; empty: the agent has left the job.
+def _watch(lifeline: int, wake: int, agent: int, spawner: int, lease: LeaseWatch) -> str | None:
+    """Wait until the node's processes have to be killed, and return the cause for its `DeathProof`; None: none.
 
     `lifeline` closes when the supervisor ends; `wake` delivers the numbers of the signals that this process gets.
     """
@@ -137,7 +139,7 @@ def _watch(lifeline: int, wake: int, agent: int, spawner: int, lease: LeaseWatch
             return "its agent stood still when its lease was over"
         ended = _reap_any()
         if agent in ended:
-            return "" if ended[agent] == 0 else "its agent died"
+            return CAUSES.get(os.waitstatus_to_exitcode(ended[agent]), "its agent died")
         if spawner in ended:  # the spawner also ends when the agent ends, and its end may be reported first
             give_up_s = time.monotonic() + EXIT_WAIT_S
     return "its agent died"

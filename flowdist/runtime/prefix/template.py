@@ -386,22 +386,28 @@ class Prefix:
 
 
 def _fork_worker(start: Start, link: Link) -> int:
-    """Fork as os.fork does. The child returns only when its pid file is written and the spawner has been told of it."""
-    gate, opener = posix.pipe()
+    """Fork as os.fork does. The child returns only when its pid file is written and the spawner has been told of it.
+
+    Before that it leads its group: a signal that comes at once would be lost.
+    """
+    ours, theirs = _socket.socketpair()
     parent, pid = posix.getpid(), -1
     try:
         pid = fork_safety.fork()
         if pid:
+            theirs.close()
+            ours.recv(1)
             start.write_pid(pid)
             link.send("spawned", start.id, pid)  # the worker sends on the same link
+        else:
+            ours.close()
+            die_with_parent(parent)
+            posix.setsid()
+            theirs.send(b".")
+            theirs.recv(1)  # returns when the parent has closed its end
     finally:
-        posix.close(opener)
-        if pid == 0:
-            posix.read(gate, 1)  # returns when the parent has closed its end
-        posix.close(gate)
-    if pid == 0:
-        die_with_parent(parent)
-        posix.setsid()
+        ours.close()
+        theirs.close()
     return pid
 
 

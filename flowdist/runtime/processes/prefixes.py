@@ -52,6 +52,7 @@ class Prefixes:
         self._reported_cold: dict[PrefixSpec, None] = {}  # for these StartedCold was answered
         self._preparing: PrefixSpec | None = None  # a Prepare that is not answered yet
         self._again: set[int] = set()  # workers that are forked anew
+        self._stopped: set[int] = set()  # workers of templates that were to stop: they are not started anew
 
     def prepare(self, spec: PrefixSpec) -> None:
         """Start a prefix before the first worker asks for it; the agent sends no second request before the answer.
@@ -121,15 +122,25 @@ class Prefixes:
         """Pass a signal on to the worker's template, False if none has it. A waiting worker misses it: see `cancel`."""
         template = self._owner(request.id)
         if template is not None:
+            self._stopped.add(request.id)
             template.link.send("signal", request.id, request.number)
         return template is not None or any(request.id in prefix.waiting for prefix in self._all())
 
     def cancel(self, id: int) -> None:
-        """Drop a worker that still waits for its prefix, and answer as if SIGTERM had ended it; leave any other."""
+        """Drop a worker that waits for its prefix, or will have to, and answer as if SIGTERM had ended it; no other."""
+        if self._owner(id) is not None:
+            self._stopped.add(id)
         for prefix in self._prefixes.values():
             if prefix.waiting.pop(id, None) is not None:
-                self._answer(Spawned(id, 0))
-                self._answer(Ended(id, -signal.SIGTERM))
+                self._drop(id)
+
+    def _drop(self, id: int) -> None:
+        self._answer(Spawned(id, 0))
+        self._end(id, -signal.SIGTERM)
+
+    def _end(self, id: int, code: int) -> None:
+        self._stopped.discard(id)
+        self._answer(Ended(id, code))
 
     def receive(self, template: Template) -> None:
         """Handle a message of a template, or its end, and pass on to the agent what concerns workers."""
@@ -169,10 +180,15 @@ class Prefixes:
             case ("ended", id, code):
                 if id in template.running:
                     del template.running[id]
-                    self._answer(Ended(id, code))
+                    self._end(id, code)
                     self._end_if_unused(template)
             case ("stale", id, why):
-                self._handle_stale(template, template.running.pop(id)[1], why)
+                _, request = template.running.pop(id)
+                if id in self._stopped:
+                    self._drop(id)
+                    self._end_if_unused(template)
+                else:
+                    self._handle_stale(template, request, why)
             case ("again", id):
                 self._fork_again(template, id)
             case _:
@@ -224,10 +240,13 @@ class Prefixes:
         """Fork a worker anew from the template without late imports, of which it has set a variable."""
         _, request = template.running.pop(id)
         self._upkeep[template.prefix.spec].has_late_conflict = True
+        if id in self._stopped:
+            self._end(id, -signal.SIGTERM)
+            return
         self._again.add(id)
         if not (template.prefix.plain or template.prefix.main).spawn(request):
             self._again.discard(id)
-            self._answer(Ended(id, -signal.SIGKILL))
+            self._end(id, -signal.SIGKILL)
 
     def seconds_until_deadline(self) -> float | None:
         """Return the seconds until `abandon_slow` has to be called; None if every script has come to its split."""
@@ -272,7 +291,7 @@ class Prefixes:
                     os.killpg(pid, signal.SIGKILL)
             else:
                 self._answer(Spawned(id, 0))
-            self._answer(Ended(id, -signal.SIGKILL))
+            self._end(id, -signal.SIGKILL)
 
     def _end_if_unused(self, template: Template) -> None:
         if template in template.prefix.left and not template.running:

@@ -28,7 +28,10 @@ UNACKED_MS = 10_000  # unacknowledged data ends the connection after so long
 
 
 class DeathProof(msgspec.Struct, frozen=True, tag=True):
-    """A guardian's proof to another host: nothing of its node runs any more, up to this incarnation (R19)."""
+    """A guardian's proof to another host: nothing of its node runs any more, up to this incarnation (R19).
+
+    `cause` is how its agent ended; empty: it has left in order.
+    """
 
     node: NodeName
     incarnation: int
@@ -62,7 +65,7 @@ def send_death_proof(controller: ControllerEndpoint, credentials: Credentials, i
     """Prove to a controller on another host that nothing of a node runs any more (R19): the guardian's last action.
 
     A failure is ignored: without the proof, the controller waits for the end of the lease. `incarnation` is the highest
-    that the agent may have had; `cause` is why it ended.
+    that the agent may have had; `cause` is that of the proof.
     """
     with (
         contextlib.suppress(OSError, ConnectionRejected, ValueError, RecursionError),
