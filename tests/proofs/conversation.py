@@ -341,7 +341,7 @@ class Player:
         """Carry out one order at once, and report the result to the controller.
 
         Raises:
-            AssertionError: The order starts a replica of which another attempt still runs.
+            AssertionError: The order starts a replica of which another attempt still runs, or is suspended elsewhere.
         """
         match order:
             case OpenStore():
@@ -350,7 +350,9 @@ class Player:
                 key = (order.replica, order.attempt)
                 other = [attempt for replica, attempt in self.alive if replica == order.replica]
                 assert not other, f"{order.replica} starts while attempt {other[0]} runs"
-                if (before := self.suspended.get(order.replica)) is not None and before.node == order.node:
+                before = self.suspended.get(order.replica)
+                assert before is None or before.node == order.node or self.is_to_end(before), f"{before} still waits"
+                if before is not None and before.node == order.node:
                     del self.suspended[order.replica]
                 self.alive[key] = order
                 ports = tuple((port, 4000) for port in self.graph.role(order.replica.role).ports)
@@ -358,11 +360,20 @@ class Player:
             case StopReplica():
                 self._stop(order)
             case AskStep():
-                self.send(ev.StepTold(order.replica, order.attempt, order.replica.index + 3))
+                self.send(ev.StepTold(order.replica, order.attempt, self.step_told(order)))
             case StopAtStep():
                 self.send(ev.ReplicaLeftStep(order.replica, order.attempt))
             case _:
                 pass
+
+    def step_told(self, order: AskStep) -> int | None:
+        """Return the step with which a replica answers; None: a worker of it never asks whether to stop."""
+        return order.replica.index + 3
+
+    def is_to_end(self, start: StartReplica) -> bool:
+        """Return whether a suspended attempt was ordered to end, which it does before anything starts on its node."""
+        ends = [order for order in self.orders if isinstance(order, StopReplica) and not order.in_place]
+        return any((order.replica, order.attempt) == (start.replica, start.attempt) for order in ends)
 
     def _stop(self, order: StopReplica) -> None:
         key = (order.replica, order.attempt)
