@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from flowdist.control.protocol import events as ev
-from flowdist.control.protocol.effects import AskStep, StopReplica
+from flowdist.control.protocol.effects import AskStep, Order, StartReplica, StopReplica
 from flowdist.graph import SECOND, RoleGraph
 from flowdist.testing.strategies import FAILURES, NODES, topologies
 from tests.choosing import examples
@@ -39,6 +39,16 @@ class Nodes(Player):
     def send(self, event: ev.Event) -> None:
         assert_records_only(self.controller, event, self.now)
         super().send(event)
+
+    def obey(self, order: Order) -> None:
+        before = self.suspended.get(order.replica) if isinstance(order, StartReplica) else None
+        assert before is None or before.node == order.node or self.is_to_end(before), f"{before} still waits"
+        super().obey(order)
+
+    def is_to_end(self, start: StartReplica) -> bool:
+        """Whether those who wait there were told to end, and will before anything starts on that node."""
+        ends = [o for o in self.orders if isinstance(o, StopReplica) and not o.in_place]
+        return any((o.replica, o.attempt) == (start.replica, start.attempt) for o in ends)
 
     def step_told(self, order: AskStep) -> int | None:
         return order.attempt if order.replica.index else None

@@ -125,13 +125,15 @@ class Player:
 
     `now` is in ns since the start of the job. `lines` is the record so far, `up` the nodes that are up, and `alive` the
     start orders of the attempts that run. The methods raise what the controller raises, and AssertionError if an
-    invariant of the job is broken.
+    invariant of the job is broken. A subclass may `judge` each line; `wrong` is what it finds.
     """
 
     def __init__(self, graph: RoleGraph, nodes: tuple[NodeName, ...] = NODES) -> None:
         self.graph, self.now = graph, 0
         self.controller = Controller(graph, nodes)
-        self.lines: list[Line] = [Header(graph, nodes)]
+        self.header = Header(graph, nodes)
+        self.lines: list[Line] = [self.header]
+        self.wrong: list[Complaint] = []
         self.incarnations: dict[NodeName, int] = {}
         self.up: dict[NodeName, None] = {}
         self.orders: list[Order] = []  # those not carried out yet
@@ -155,10 +157,15 @@ class Player:
         Orders for nodes that are up are added to `orders`, which `obey` carries out.
         """
         effects = self.controller.handle(event, self.now)
-        self.lines.append(record(len(self.lines), self.now, event, effects))
+        line = record(len(self.lines), self.now, event, effects)
+        self.lines.append(line)
         self.past.append(event)
         self.orders += [effect for effect in effects if isinstance(effect, ORDERS) and effect.node in self.up]
         check_job(self.controller.state)
+        self.judge(line)
+
+    def judge(self, line: Record) -> None:
+        """Add to `wrong` what is wrong with a line, after its event; nothing here."""
 
     def _apply(self, move: Move) -> None:
         match move.verb:
@@ -341,7 +348,7 @@ class Player:
         """Carry out one order at once, and report the result to the controller.
 
         Raises:
-            AssertionError: The order starts a replica of which another attempt still runs, or is suspended elsewhere.
+            AssertionError: The order starts a replica of which another attempt still runs.
         """
         match order:
             case OpenStore():
@@ -350,9 +357,7 @@ class Player:
                 key = (order.replica, order.attempt)
                 other = [attempt for replica, attempt in self.alive if replica == order.replica]
                 assert not other, f"{order.replica} starts while attempt {other[0]} runs"
-                before = self.suspended.get(order.replica)
-                assert before is None or before.node == order.node or self.is_to_end(before), f"{before} still waits"
-                if before is not None and before.node == order.node:
+                if (before := self.suspended.get(order.replica)) is not None and before.node == order.node:
                     del self.suspended[order.replica]
                 self.alive[key] = order
                 ports = tuple((port, 4000) for port in self.graph.role(order.replica.role).ports)
@@ -369,11 +374,6 @@ class Player:
     def step_told(self, order: AskStep) -> int | None:
         """Return the step with which a replica answers; None: a worker of it never asks whether to stop."""
         return order.replica.index + 3
-
-    def is_to_end(self, start: StartReplica) -> bool:
-        """Return whether a suspended attempt was ordered to end, which it does before anything starts on its node."""
-        ends = [order for order in self.orders if isinstance(order, StopReplica) and not order.in_place]
-        return any((order.replica, order.attempt) == (start.replica, start.attempt) for order in ends)
 
     def _stop(self, order: StopReplica) -> None:
         key = (order.replica, order.attempt)
