@@ -10,7 +10,7 @@ from flowdist.control.invariants import check_job
 from flowdist.control.membership.waiting import waiting_for
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import Decided, Effect, FinishJob, OpenStore, StartReplica, StopReplica
-from flowdist.control.protocol.ids import ReplicaId
+from flowdist.control.protocol.ids import replica_of
 from flowdist.control.recording import record
 from flowdist.graph import (
     SECOND,
@@ -27,6 +27,7 @@ from flowdist.graph import (
 )
 
 CPU1 = Resources(cpu=1.0)
+r = replica_of
 
 
 def role(name: str, **fields: object) -> RoleSpec:
@@ -35,6 +36,10 @@ def role(name: str, **fields: object) -> RoleSpec:
     loose = fields.get("kind") == "service" or (isinstance(restart, RestartPolicy) and restart.scope == "replica")
     fields.setdefault("gang", not loose)
     return RoleSpec(name=name, command=("true",), resources=CPU1, **fields)  # type: ignore[arg-type]
+
+
+def trainers(low: int = 2, high: int = 2, **fields: object) -> RoleSpec:
+    return role("trainer", min_replicas=low, max_replicas=high, **fields)
 
 
 def graph(
@@ -46,11 +51,6 @@ def graph(
 
 def node(name: str, cpu: float = 8.0, gpu: int = 0) -> NodeSpec:
     return NodeSpec(name, cpu=cpu, gpu=gpu)
-
-
-def r(name: str) -> ReplicaId:
-    role, _, index = name.partition("/")
-    return ReplicaId(role, int(index))
 
 
 def assert_settled(controller: Controller) -> None:
@@ -229,4 +229,4 @@ def restart(scope: str = "role", times: int = 3, **fields: object) -> RestartPol
 
 
 TCP = Readiness("tcp", "rpc")
-__all__ = ["CPU1", "TCP", "Cluster", "Domain", "Gate", "Talk", "graph", "node", "r", "restart", "role"]
+__all__ = ["CPU1", "TCP", "Cluster", "Domain", "Gate", "Talk", "graph", "node", "r", "restart", "role", "trainers"]

@@ -8,13 +8,9 @@ from flowdist.control.membership.waiting import waiting_for
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import StopReplica
 from flowdist.graph import SECOND, Gate, RoleSpec
-from tests.control.harness import TCP, Talk, graph, r, restart, role
+from tests.control.harness import TCP, Talk, graph, r, restart, role, trainers
 
 SLOW = restart("replica", 9, backoff_ns=60 * SECOND)
-
-
-def trainers(low: int, high: int, **fields: object) -> RoleSpec:
-    return role("trainer", min_replicas=low, max_replicas=high, **fields)
 
 
 def on_one_node(*roles: RoleSpec, auto: bool = True, **fields: object) -> Talk:

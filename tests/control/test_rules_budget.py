@@ -6,20 +6,7 @@ from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import StopReplica
 from flowdist.graph import MINUTE, SECOND, Domain, Gate, RestartPolicy, Rule
 from tests.control.harness import TCP, Talk, graph, r, restart, role
-
-
-def trainers(low: int = 2, high: int = 2, **fields: object):  # type: ignore[no-untyped-def]
-    fields.setdefault("restart", restart())
-    return role("trainer", min_replicas=low, max_replicas=high, **fields)
-
-
-def ps_and_trainers(on_restart: str, **fields: object) -> Talk:
-    ps = role(
-        "ps", kind="service", min_replicas=2, max_replicas=2, ports=("rpc",), ready=TCP, restart=restart("replica")
-    )
-    talk = Talk(graph(ps, trainers(gates=(Gate("ps", "ready", on_restart),), **fields)))  # type: ignore[arg-type]
-    talk.join("node0")
-    return talk
+from tests.control.test_rules_recovery import ps_and_trainers, trainers
 
 
 def test_r7_one_charge_for_one_incident_however_many_fail():

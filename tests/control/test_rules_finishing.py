@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from flowdist.graph import Gate
-from tests.control.harness import Talk, graph, restart, role
-
-
-def trainers(low: int, high: int, **fields: object):  # type: ignore[no-untyped-def]
-    return role("trainer", min_replicas=low, max_replicas=high, **fields)
+from tests.control.harness import Talk, graph, restart, role, trainers
 
 
 def test_r17_a_closing_world_does_not_grow_and_may_lose_its_finished_members():

@@ -7,11 +7,7 @@ import pytest
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import AskStep, Effect, StopAtStep, StopReplica
 from flowdist.graph import SECOND, RestartPolicy, Rule
-from tests.control.harness import TCP, Talk, graph, r, restart, role
-
-
-def trainers(low: int = 2, high: int = 2, **fields: object):  # type: ignore[no-untyped-def]
-    return role("trainer", min_replicas=low, max_replicas=high, **fields)
+from tests.control.harness import TCP, Talk, graph, r, restart, role, trainers
 
 
 def two_of_three(**fields: object) -> Talk:

@@ -16,13 +16,13 @@ from flowdist.control.protocol.effects import (
     StopReplica,
     TellPeers,
 )
-from flowdist.graph import MINUTE, MS, SECOND, Domain, Gate, JobOptions, RestartPolicy, Rule
+from flowdist.graph import MINUTE, MS, SECOND, Domain, Gate, JobOptions, RestartPolicy, RoleSpec, Rule
+from tests.control import harness
 from tests.control.harness import TCP, Talk, graph, r, restart, role
 
 
-def trainers(low: int = 2, high: int = 2, **fields: object):  # type: ignore[no-untyped-def]
-    fields.setdefault("restart", restart())
-    return role("trainer", min_replicas=low, max_replicas=high, **fields)
+def trainers(low: int = 2, high: int = 2, **fields: object) -> RoleSpec:
+    return harness.trainers(low, high, **{"restart": restart(), **fields})
 
 
 def ps_and_trainers(on_restart: str, **fields: object) -> Talk:

@@ -10,11 +10,7 @@ from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import CloseStore, Decided, OpenStore, StartReplica, StopReplica
 from flowdist.control.protocol.ids import NODE_RANK, unnamed_nodes
 from flowdist.graph import HOUR, NODE_PROCS, SECOND, Gate, NodeSpec, Readiness
-from tests.control.harness import TCP, Talk, graph, node, r, restart, role
-
-
-def trainers(low: int, high: int, **fields: object):  # type: ignore[no-untyped-def]
-    return role("trainer", min_replicas=low, max_replicas=high, **fields)
+from tests.control.harness import TCP, Talk, graph, node, r, restart, role, trainers
 
 
 def test_r1_a_role_starts_after_its_gate():
