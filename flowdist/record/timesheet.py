@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from flowdist.control.job.parts import Replica, World
 from flowdist.control.job.state import JobState
 from flowdist.control.protocol import events as ev
-from flowdist.control.protocol.effects import AnswerCheckpoint, FinishJob, StartReplica, StopAtStep, StopReplica
+from flowdist.control.protocol.effects import FinishJob, StartReplica, StopAtStep, StopReplica
 from flowdist.control.protocol.ids import Activity, NodeName, ReplicaId, WorldName
 from flowdist.record.accounts import BUCKETS, Accounts, Bucket, Spent
 from flowdist.record.journal import AccountLine, FaultLine, Line, Record, UnsavedLine
@@ -161,7 +161,7 @@ class Timesheet:
                 if replica is not None and replica.attempt == event.attempt and replica.is_live:
                     self._note_sign(replica, event, now)
             case ev.CheckpointOffered():
-                if any(isinstance(effect, AnswerCheckpoint) and effect.accepted for effect in line.effects):
+                if line.accepts:
                     self._save(self._work[self._job.replicas[event.replica].world], event.step, now)
             case ev.ReplicaExited() | ev.ReplicaStopped() | ev.ReplicaLeftStep():
                 self._note_left(event, now)
