@@ -139,6 +139,10 @@ class Talk:
             self.incarnations[name] = self.incarnations.get(name, 0) + 1
             self.tell(ev.NodeJoined(name, spec, incarnation=self.incarnations[name]))
 
+    def report(self, kind: type[ev.AttemptEvent], name: str, *more: object, **fields: object) -> list[Effect]:
+        """An agent reports something of the present attempt of a replica."""
+        return self.tell(kind(r(name), self.replica(name).attempt, *more, **fields))  # type: ignore[arg-type]
+
     def gone(self, name: str) -> list[Effect]:
         return self.tell(ev.NodeGone(name))
 
@@ -153,7 +157,7 @@ class Talk:
     def elastic(self, *names: str) -> None:
         """All workers of these replicas are in elastic code."""
         for name in names:
-            self.tell(ev.ReplicaElastic(r(name), self.replica(name).attempt))
+            self.report(ev.ReplicaElastic, name)
 
     def stops(self, effects: list[Effect] | None = None) -> dict[str, bool]:
         """Who is told to stop, and whether in place."""
@@ -165,7 +169,7 @@ class Talk:
 
     def finish(self, *names: str) -> None:
         for name in names:
-            self.tell(ev.ReplicaExited(r(name), self.replica(name).attempt))
+            self.report(ev.ReplicaExited, name)
 
     def answer(self) -> None:
         """Every agent does what it was ordered to do; from now on, agents answer at once."""

@@ -13,7 +13,7 @@ from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import Decided
 from flowdist.graph import Cluster, Gate, NodeSpec, Placement, Resources, RoleGraph, RoleSpec
 from tests.choosing import examples
-from tests.control.harness import Talk, graph, r, restart, role
+from tests.control.harness import Talk, graph, restart, role
 from tests.proofs.conversation import Player
 
 IN_A = Placement(where=(("zone", "a"),))
@@ -33,7 +33,7 @@ def seats(talk: Talk) -> dict[str, str | None]:
 
 def moved(talk: Talk, name: str) -> None:
     """A world of one asked replica leaves: there is no step to agree on, so that it stops at once."""
-    talk.tell(ev.StepTold(r(name), talk.replica(name).attempt, None))
+    talk.report(ev.StepTold, name, None)
 
 
 def test_r14_an_elastic_gang_leaves_the_only_room_to_a_role_that_moves_after_it():

@@ -23,7 +23,7 @@ def start(talk: Talk, world: str, *names: str) -> None:
     generation = talk.world(world).generation
     talk.tell(ev.StoreOpened(world, generation, 29400))
     for name in names:
-        talk.tell(ev.ReplicaStarted(r(name), talk.replica(name).attempt, (("rpc", 4000),)))
+        talk.report(ev.ReplicaStarted, name, (("rpc", 4000),))
 
 
 def test_to_scale_a_role_that_is_not_there_or_is_over_is_refused():
@@ -85,7 +85,7 @@ def test_a_gang_whose_store_is_opening_comes_up_in_the_new_size(count: int):
     talk.tell(ev.ScaleRequested("trainer", 2))
     talk.auto = False
     talk.fail("trainer/0")
-    talk.tell(ev.ReplicaStopped(r("trainer/1"), talk.replica("trainer/1").attempt))
+    talk.report(ev.ReplicaStopped, "trainer/1")
     assert talk.world("trainer").phase == "opening"
     talk.tell(ev.ScaleRequested("trainer", count))
     talk.answer()

@@ -19,7 +19,7 @@ def actors(count: int, nodes: int, cpu: float = 2, **options: int) -> Talk:
 
 
 def segfault(talk: Talk, name: str) -> None:
-    talk.tell(ev.ReplicaExited(r(name), talk.replica(name).attempt, "signal", 139, "SEGV"))
+    talk.report(ev.ReplicaExited, name, "signal", 139, "SEGV")
 
 
 def seats(talk: Talk, name: str) -> list[str]:

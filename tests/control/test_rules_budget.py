@@ -168,7 +168,7 @@ def test_r8_progress_or_health_between_them_starts_the_row_anew():
         talk.join("node0", "node1")
         for step in range(8):
             if heal == "progress":
-                talk.tell(ev.ReplicaProgressed(r("trainer/0"), talk.replica("trainer/0").attempt, step))
+                talk.report(ev.ReplicaProgressed, "trainer/0", step)
             else:
                 talk.wait(60)
             name = talk.replica("trainer/0").node

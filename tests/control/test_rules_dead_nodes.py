@@ -30,7 +30,7 @@ def charges(talk: Talk) -> list[tuple[int, int]]:
 
 def stopped(talk: Talk, *names: str) -> None:
     for name in names:
-        talk.tell(ev.ReplicaStopped(r(name), talk.replica(name).attempt))
+        talk.report(ev.ReplicaStopped, name)
 
 
 @pytest.mark.parametrize("policy", [None, BUDGET, RULE, restart("role", 0), restart("role", 0, then="ignore")])

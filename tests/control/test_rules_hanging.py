@@ -30,11 +30,7 @@ def stall(
     seen: bool = True,
     state: ProcessState = "",
 ) -> list[Effect]:
-    return talk.tell(ev.ReplicaStalled(r(name), talk.replica(name).attempt, by, 5 * MINUTE, step, seen, state))
-
-
-def revive(talk: Talk, name: str) -> list[Effect]:
-    return talk.tell(ev.ReplicaRevived(r(name), talk.replica(name).attempt))
+    return talk.report(ev.ReplicaStalled, name, by, 5 * MINUTE, step, seen, state)
 
 
 def stops(effects: list[Effect]) -> list[StopReplica]:
@@ -131,7 +127,7 @@ def test_r15_who_is_slow_and_goes_on_does_not_hang():
     talk = trainers(2)
     stall(talk, "trainer/0")
     talk.wait(1)
-    revive(talk, "trainer/0")
+    talk.report(ev.ReplicaRevived, "trainer/0")
     talk.wait(60)
     assert talk.job.incidents == []
 
@@ -140,7 +136,7 @@ def test_r15_one_that_goes_on_does_not_excuse_another_that_does_not():
     talk = trainers(2)
     stall(talk, "trainer/0", step=3)
     stall(talk, "trainer/1", step=5)
-    revive(talk, "trainer/0")
+    talk.report(ev.ReplicaRevived, "trainer/0")
     talk.wait(2)
     assert [incident.root for incident in talk.job.incidents] == ["trainer/1"]
 
@@ -267,7 +263,7 @@ def spread(*steps: int, nodes: int = 3, **fields: object) -> Talk:
 def progress(talk: Talk, *steps: tuple[str, int]) -> None:
     for name, step in steps:
         if step >= 0:
-            talk.tell(ev.ReplicaProgressed(r(name), talk.replica(name).attempt, step))
+            talk.report(ev.ReplicaProgressed, name, step)
 
 
 def root(talk: Talk) -> tuple[str, str]:

@@ -25,18 +25,6 @@ def preempt(talk: Talk, node: str, seconds: float) -> list[Effect]:
     return talk.tell(ev.NodePreempted(node, round(seconds * SECOND)))
 
 
-def told(talk: Talk, name: str, step: int | None) -> list[Effect]:
-    return talk.tell(ev.StepTold(r(name), talk.replica(name).attempt, step))
-
-
-def left(talk: Talk, name: str) -> list[Effect]:
-    return talk.tell(ev.ReplicaLeftStep(r(name), talk.replica(name).attempt))
-
-
-def stopped(talk: Talk, name: str) -> list[Effect]:
-    return talk.tell(ev.ReplicaStopped(r(name), talk.replica(name).attempt))
-
-
 def orders(effects: list[Effect], *kinds: type) -> list[Effect]:
     return [effect for effect in effects if isinstance(effect, kinds)]
 
@@ -49,8 +37,8 @@ def test_r14_the_notice_goes_to_the_whole_world_and_all_stop_at_one_step():
     talk = two_of_three()
     asked = orders(drain(talk, "node0"), AskStep, StopReplica)
     assert asked == [AskStep("node0", r("trainer/0"), 1), AskStep("node1", r("trainer/1"), 1)]
-    assert orders(told(talk, "trainer/0", 7), StopAtStep) == []
-    named = told(talk, "trainer/1", 5)
+    assert orders(talk.report(ev.StepTold, "trainer/0", 7), StopAtStep) == []
+    named = talk.report(ev.StepTold, "trainer/1", 5)
     assert orders(named, StopAtStep, StopReplica) == [
         StopAtStep("node0", r("trainer/0"), 1, 8),
         StopAtStep("node1", r("trainer/1"), 1, 8),
@@ -61,11 +49,11 @@ def test_r14_the_notice_goes_to_the_whole_world_and_all_stop_at_one_step():
 def test_r14_all_re_form_elsewhere_when_the_last_rank_has_left_the_step():
     talk = two_of_three()
     drain(talk, "node0")
-    told(talk, "trainer/0", 7)
-    told(talk, "trainer/1", 7)
-    assert left(talk, "trainer/0") == []
+    talk.report(ev.StepTold, "trainer/0", 7)
+    talk.report(ev.StepTold, "trainer/1", 7)
+    assert talk.report(ev.ReplicaLeftStep, "trainer/0") == []
     assert talk.attempts() == {"trainer/0": 1, "trainer/1": 1}
-    stops = orders(left(talk, "trainer/1"), StopReplica)
+    stops = orders(talk.report(ev.ReplicaLeftStep, "trainer/1"), StopReplica)
     assert stops == [
         StopReplica("node0", r("trainer/0"), 1, 10 * SECOND),
         StopReplica("node1", r("trainer/1"), 1, 10 * SECOND),
@@ -87,8 +75,8 @@ def test_r14_a_drain_burns_no_budget_and_needs_no_policy():
 def test_r14_where_one_worker_never_asks_no_step_is_named_and_a_drain_goes_at_once():
     talk = two_of_three()
     drain(talk, "node0")
-    told(talk, "trainer/0", 7)
-    effects = told(talk, "trainer/1", None)
+    talk.report(ev.StepTold, "trainer/0", 7)
+    effects = talk.report(ev.StepTold, "trainer/1", None)
     assert [order.step for order in orders(effects, StopAtStep)] == [None, None]
     assert len(orders(effects, StopReplica)) == 2
     assert seats(talk) == {"trainer/0": "node2", "trainer/1": "node1"} and talk.now == 0
@@ -99,8 +87,8 @@ def test_r14_a_drain_does_not_wait_longer_than_its_time_for_an_answer_or_a_step(
         talk = two_of_three(drain_ns=30 * SECOND)
         drain(talk, "node0")
         if answer:
-            told(talk, "trainer/0", 7)
-            told(talk, "trainer/1", 7)
+            talk.report(ev.StepTold, "trainer/0", 7)
+            talk.report(ev.StepTold, "trainer/1", 7)
         talk.wait(29.9)
         assert talk.attempts()["trainer/1"] == 1
         talk.wait(0.1)
@@ -110,8 +98,8 @@ def test_r14_a_drain_does_not_wait_longer_than_its_time_for_an_answer_or_a_step(
 def test_r14_a_preempted_world_is_stopped_at_notice_minus_grace_at_the_latest():
     talk = two_of_three(grace_ns=10 * SECOND)
     preempt(talk, "node0", 60)
-    told(talk, "trainer/0", None)
-    told(talk, "trainer/1", None)
+    talk.report(ev.StepTold, "trainer/0", None)
+    talk.report(ev.StepTold, "trainer/1", None)
     talk.wait(49.9)
     assert talk.attempts() == {"trainer/0": 1, "trainer/1": 1}
     effects = talk.wait(0.1)
@@ -123,9 +111,9 @@ def test_r14_a_preempted_world_that_has_left_its_step_is_not_kept_waiting():
     talk = two_of_three()
     preempt(talk, "node0", 60)
     for name in ("trainer/0", "trainer/1"):
-        told(talk, name, 3)
+        talk.report(ev.StepTold, name, 3)
     for name in ("trainer/0", "trainer/1"):
-        left(talk, name)
+        talk.report(ev.ReplicaLeftStep, name)
     assert seats(talk) == {"trainer/0": "node2", "trainer/1": "node1"} and talk.now == 0
     assert [incident.kind for incident in talk.job.incidents] == ["preempted"]
     talk.gone("node0")
@@ -211,20 +199,20 @@ def test_r14_nothing_is_placed_on_a_leaving_node_until_the_operator_takes_it_bac
 def test_r14_what_ends_under_a_notice_has_stopped_and_its_answer_is_not_awaited():
     talk = two_of_three(restart=None)
     drain(talk, "node0")
-    told(talk, "trainer/0", 7)
-    effects = stopped(talk, "trainer/1")
+    talk.report(ev.StepTold, "trainer/0", 7)
+    effects = talk.report(ev.ReplicaStopped, "trainer/1")
     assert orders(effects, StopAtStep) == [StopAtStep("node0", r("trainer/0"), 1, 8)]
     assert talk.attempts()["trainer/0"] == 1, "the others still have their step to reach"
-    left(talk, "trainer/0")
+    talk.report(ev.ReplicaLeftStep, "trainer/0")
     assert seats(talk) == {"trainer/0": "node2", "trainer/1": "node1"} and talk.outcome()[0] is None
 
 
 def test_r14_a_world_whose_last_member_has_ended_under_the_notice_waits_for_nobody():
     talk = two_of_three()
     preempt(talk, "node0", 60)
-    stopped(talk, "trainer/0")
+    talk.report(ev.ReplicaStopped, "trainer/0")
     assert talk.attempts()["trainer/1"] == 1
-    stopped(talk, "trainer/1")
+    talk.report(ev.ReplicaStopped, "trainer/1")
     assert seats(talk) == {"trainer/0": "node2", "trainer/1": "node1"} and talk.now == 0
 
 
@@ -234,9 +222,9 @@ def test_r14_two_nodes_that_leave_at_the_same_time_are_one_incident():
     assert len(orders(drain(talk, "node0"), AskStep)) == 3
     assert orders(drain(talk, "node1"), AskStep) == [], "nobody is asked twice"
     for name in ("trainer/0", "trainer/1", "trainer/2"):
-        told(talk, name, 4)
+        talk.report(ev.StepTold, name, 4)
     for name in ("trainer/0", "trainer/1", "trainer/2"):
-        left(talk, name)
+        talk.report(ev.ReplicaLeftStep, name)
     assert len(talk.job.incidents) == 1 and seats(talk) == {"trainer/2": "node2"}
 
 
@@ -304,7 +292,7 @@ def test_r14_said_twice_a_drain_changes_nothing():
 def test_r14_a_failure_under_the_notice_re_forms_the_world_without_the_leaving_node():
     talk = two_of_three(restart=restart())
     drain(talk, "node0")
-    told(talk, "trainer/0", 7)
+    talk.report(ev.StepTold, "trainer/0", 7)
     talk.fail("trainer/1")
     assert seats(talk) == {"trainer/0": "node2", "trainer/1": "node1"}
     assert talk.world("trainer").notice is None and len(talk.job.incidents) == 1
@@ -314,11 +302,11 @@ def test_r14_a_failure_under_the_notice_re_forms_the_world_without_the_leaving_n
 
 def test_r14_late_answers_change_nothing():
     talk = two_of_three()
-    assert told(talk, "trainer/0", 7) == [] and left(talk, "trainer/0") == []
+    assert talk.report(ev.StepTold, "trainer/0", 7) == [] and talk.report(ev.ReplicaLeftStep, "trainer/0") == []
     drain(talk, "node0")
-    told(talk, "trainer/0", 7)
-    assert told(talk, "trainer/0", 9) == []
-    told(talk, "trainer/1", 7)
+    talk.report(ev.StepTold, "trainer/0", 7)
+    assert talk.report(ev.StepTold, "trainer/0", 9) == []
+    talk.report(ev.StepTold, "trainer/1", 7)
     assert talk.world("trainer").notice.stop_at == 8
     talk.wait(30)
     for event in (ev.StepTold(r("trainer/1"), 1, 9), ev.ReplicaLeftStep(r("trainer/1"), 1)):
@@ -333,7 +321,7 @@ def test_r14_replicas_without_a_gang_leave_one_by_one():
     asked = orders(drain(talk, "node0"), AskStep)
     assert [str(order.replica) for order in asked] == there and 0 < len(there) < 3
     for name in there:
-        told(talk, name, None)
+        talk.report(ev.StepTold, name, None)
     assert set(seats(talk).values()) == {"node1"}
     assert [name for name, attempt in talk.attempts().items() if attempt == 2] == there
 
@@ -385,10 +373,10 @@ def test_r14_a_world_that_succeeds_under_the_notice_leaves_nothing_open(what):  
 def test_r14_a_member_that_succeeded_before_it_was_asked_is_not_waited_for():
     talk = two_of_three()
     drain(talk, "node0")
-    told(talk, "trainer/1", 7)
+    talk.report(ev.StepTold, "trainer/1", 7)
     talk.finish("trainer/0")  # it was on its way when the node was told
     assert talk.world("trainer").notice.stop_at == 8
-    left(talk, "trainer/1")
+    talk.report(ev.ReplicaLeftStep, "trainer/1")
     assert talk.attempts() == {"trainer/0": 2, "trainer/1": 2} and talk.now == 0
 
 

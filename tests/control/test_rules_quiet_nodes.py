@@ -33,7 +33,7 @@ def form(talk: Talk, replicas: int, generation: int) -> None:
     talk.tell(ev.StoreOpened("trainer", generation, 1))
     for i in range(replicas):
         if talk.replica(f"trainer/{i}").phase == "starting":
-            talk.tell(ev.ReplicaStarted(r(f"trainer/{i}"), talk.replica(f"trainer/{i}").attempt))
+            talk.report(ev.ReplicaStarted, f"trainer/{i}")
 
 
 def lose(talk: Talk, name: str = "node1") -> None:

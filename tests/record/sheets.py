@@ -91,13 +91,13 @@ def step(talk: Talk, at: float, number: int, name: str = "trainer/0", attempt: i
 
 def count(talk: Talk, at: float, steps: int, name: str = "trainer/0") -> None:
     until(talk, at)
-    talk.tell(ev.ReplicaStepped(r(name), talk.replica(name).attempt, steps))
+    talk.report(ev.ReplicaStepped, name, steps)
 
 
 def save(talk: Talk, at: float, number: int = 0, name: str = "trainer/0") -> None:
     until(talk, at)
     world = talk.world(talk.replica(name).world)
-    talk.tell(ev.CheckpointOffered(r(name), talk.replica(name).attempt, world.generation, "path", number))
+    talk.report(ev.CheckpointOffered, name, world.generation, "path", number)
 
 
 def fail(talk: Talk, at: float, name: str = "trainer/0") -> None:
@@ -113,9 +113,9 @@ def finish(talk: Talk, at: float, *names: str) -> None:
 def stall(talk: Talk, at: float, name: str = "trainer/0", by: str = "progress", seen: bool = True) -> None:
     until(talk, at)
     for_ns = 10 * SECOND
-    talk.tell(ev.ReplicaStalled(r(name), talk.replica(name).attempt, by, for_ns, was_seen=seen))  # type: ignore[arg-type]
+    talk.report(ev.ReplicaStalled, name, by, for_ns, was_seen=seen)  # type: ignore[arg-type]
 
 
 def revive(talk: Talk, at: float, name: str = "trainer/0") -> None:
     until(talk, at)
-    talk.tell(ev.ReplicaRevived(r(name), talk.replica(name).attempt))
+    talk.report(ev.ReplicaRevived, name)
