@@ -228,6 +228,13 @@ class Talk:
         return None, ""
 
 
+def joined(*roles: RoleSpec, auto: bool = True, **fields: object) -> Talk:
+    """A conversation about these roles in which every node has joined."""
+    talk = Talk(graph(*roles, **fields), auto=auto)  # type: ignore[arg-type]
+    talk.join(*(spec.name for spec in talk.graph.cluster.nodes))
+    return talk
+
+
 def restart(scope: str = "role", times: int = 3, **fields: object) -> RestartPolicy:
     return RestartPolicy(scope=scope, max_restarts=times, **fields)  # type: ignore[arg-type]
 

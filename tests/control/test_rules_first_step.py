@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from flowdist.control.protocol import events as ev
 from flowdist.graph import SECOND
-from tests.control.harness import Talk, graph, r, restart, role
+from tests.control.harness import Talk, joined, r, restart, role
 
 
 def trainers(count: int = 2, scope: str = "role", **fields: object) -> Talk:
     spec = role("trainer", max_replicas=count, restart=restart(scope, times=9, backoff_ns=0), **fields)
-    talk = Talk(graph(spec, free_incidents_max=2))
-    talk.join("node0")
-    return talk
+    return joined(spec, free_incidents_max=2)
 
 
 def said(talk: Talk) -> list[str]:
@@ -110,8 +108,7 @@ def test_a_world_may_step_before_the_last_of_its_incident_runs():
 
 def test_a_role_that_never_steps_keeps_no_other_role_waiting():
     load = role("loader", restart=restart("job", times=9, backoff_ns=0))
-    talk = Talk(graph(load, role("trainer", restart=restart("job", times=9, backoff_ns=0))))
-    talk.join("node0")
+    talk = joined(load, role("trainer", restart=restart("job", times=9, backoff_ns=0)))
     talk.fail("loader/0")
     talk.report(ev.ReplicaStepped, "trainer/0", 1)
     assert [text.partition(" after")[0] for text in said(talk)] == [
@@ -122,8 +119,7 @@ def test_a_role_that_never_steps_keeps_no_other_role_waiting():
 
 def test_an_incident_of_which_a_world_has_stopped_again_never_recovers_though_that_world_takes_no_steps():
     load = role("loader", restart=restart("role", times=9, backoff_ns=0))
-    talk = Talk(graph(load, role("trainer", restart=restart("job", times=9, backoff_ns=0))))
-    talk.join("node0")
+    talk = joined(load, role("trainer", restart=restart("job", times=9, backoff_ns=0)))
     talk.fail("trainer/0")
     talk.fail("loader/0")
     talk.report(ev.ReplicaStepped, "trainer/0", 1)
@@ -132,8 +128,7 @@ def test_an_incident_of_which_a_world_has_stopped_again_never_recovers_though_th
 
 def test_services_take_no_steps_and_have_recovered_when_they_serve():
     ps = role("ps", kind="service", restart=restart("replica", times=9, backoff_ns=0))
-    talk = Talk(graph(ps, role("trainer")))
-    talk.join("node0")
+    talk = joined(ps, role("trainer"))
     talk.fail("ps/0")
     assert said(talk) == ["incident 1: recovered after 0s, charged to ps"]
     assert talk.job.incidents[0].result == "recovered"

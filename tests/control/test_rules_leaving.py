@@ -7,14 +7,12 @@ import pytest
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import AskStep, Effect, StopAtStep, StopReplica
 from flowdist.graph import SECOND, RestartPolicy, Rule
-from tests.control.harness import TCP, Talk, graph, r, restart, role, trainers
+from tests.control.harness import TCP, Talk, joined, r, restart, role, trainers
 
 
 def two_of_three(**fields: object) -> Talk:
     """Two trainers, one a node, and a spare node."""
-    talk = Talk(graph(trainers(**fields), nodes=3, cpu=1))
-    talk.join("node0", "node1", "node2")
-    return talk
+    return joined(trainers(**fields), nodes=3, cpu=1)
 
 
 def drain(talk: Talk, node: str) -> list[Effect]:
@@ -146,8 +144,7 @@ def test_r14_a_rule_may_fail_the_job_when_a_node_is_taken_away():
 
 
 def test_r14_a_drain_that_leaves_a_role_below_its_minimum_is_refused_in_words():
-    talk = Talk(graph(trainers(2, 2), nodes=2, cpu=1))
-    talk.join("node0", "node1")
+    talk = joined(trainers(2, 2), nodes=2, cpu=1)
     drain(talk, "node0")
     assert talk.texts()[-1] == (
         "drain node0 is refused: without it, trainer needs 1 cpu; "
@@ -158,8 +155,7 @@ def test_r14_a_drain_that_leaves_a_role_below_its_minimum_is_refused_in_words():
 
 
 def test_r14_an_elastic_role_shrinks_rather_than_keep_the_node():
-    talk = Talk(graph(trainers(1, 2), nodes=2, cpu=1))
-    talk.join("node0", "node1")
+    talk = joined(trainers(1, 2), nodes=2, cpu=1)
     drain(talk, "node0")
     talk.wait(30)
     assert seats(talk) == {"trainer/1": "node1"} and talk.starts[-1].world_size == 1
@@ -167,8 +163,7 @@ def test_r14_an_elastic_role_shrinks_rather_than_keep_the_node():
 
 def test_r14_a_second_drain_counts_who_still_has_to_leave_for_the_first():
     spec = role("a", min_replicas=2, max_replicas=2, drain_ns=60 * SECOND)
-    talk = Talk(graph(spec, nodes=3, cpu=1))
-    talk.join("node0", "node1", "node2")
+    talk = joined(spec, nodes=3, cpu=1)
     talk.auto = False  # the gang has not left its step yet: both replicas are where they were
     drain(talk, "node0")
     drain(talk, "node1")
@@ -186,8 +181,7 @@ def test_r14_a_node_that_is_not_up_can_neither_be_drained_nor_taken_away():
 
 
 def test_r14_nothing_is_placed_on_a_leaving_node_until_the_operator_takes_it_back():
-    talk = Talk(graph(trainers(1, 2), nodes=2, cpu=1))
-    talk.join("node0", "node1")
+    talk = joined(trainers(1, 2), nodes=2, cpu=1)
     drain(talk, "node0")
     talk.wait(3600)
     assert seats(talk) == {"trainer/1": "node1"}
@@ -217,8 +211,7 @@ def test_r14_a_world_whose_last_member_has_ended_under_the_notice_waits_for_nobo
 
 
 def test_r14_two_nodes_that_leave_at_the_same_time_are_one_incident():
-    talk = Talk(graph(trainers(1, 3), nodes=3, cpu=1))
-    talk.join("node0", "node1", "node2")
+    talk = joined(trainers(1, 3), nodes=3, cpu=1)
     assert len(orders(drain(talk, "node0"), AskStep)) == 3
     assert orders(drain(talk, "node1"), AskStep) == [], "nobody is asked twice"
     for name in ("trainer/0", "trainer/1", "trainer/2"):
@@ -230,8 +223,7 @@ def test_r14_two_nodes_that_leave_at_the_same_time_are_one_incident():
 
 def test_r14_of_two_notices_the_shorter_one_counts():
     for first, second in ((60, 20), (20, 60)):
-        talk = Talk(graph(trainers(1, 3), nodes=3, cpu=1))
-        talk.join("node0", "node1", "node2")
+        talk = joined(trainers(1, 3), nodes=3, cpu=1)
         preempt(talk, "node0", first)
         preempt(talk, "node1", second)
         talk.wait(9.9)
@@ -315,8 +307,7 @@ def test_r14_late_answers_change_nothing():
 
 def test_r14_replicas_without_a_gang_leave_one_by_one():
     actor = role("actor", min_replicas=3, max_replicas=3, restart=restart("replica"))
-    talk = Talk(graph(actor, nodes=2, cpu=3))
-    talk.join("node0", "node1")
+    talk = joined(actor, nodes=2, cpu=3)
     there = [name for name, node in seats(talk).items() if node == "node0"]
     asked = orders(drain(talk, "node0"), AskStep)
     assert [str(order.replica) for order in asked] == there and 0 < len(there) < 3
@@ -327,8 +318,7 @@ def test_r14_replicas_without_a_gang_leave_one_by_one():
 
 
 def test_r14_a_world_that_is_about_to_form_chooses_other_seats():
-    talk = Talk(graph(trainers(1, 1), nodes=2, cpu=1), auto=False)
-    talk.join("node0", "node1")
+    talk = joined(trainers(1, 1), nodes=2, cpu=1, auto=False)
     assert talk.world("trainer").phase == "opening" and talk.replica("trainer/0").node == "node0"
     drain(talk, "node0")
     assert talk.world("trainer").phase == "opening" and talk.replica("trainer/0").node == "node1"
@@ -360,8 +350,7 @@ def test_r14_a_closing_world_is_not_asked_to_move():
 @pytest.mark.parametrize("what", [drain, lambda talk, node: preempt(talk, node, 40)])
 def test_r14_a_world_that_succeeds_under_the_notice_leaves_nothing_open(what):  # type: ignore[no-untyped-def]
     main = role("main")
-    talk = Talk(graph(trainers(1, 1), main, nodes=3, cpu=1))
-    talk.join("node0", "node1", "node2")
+    talk = joined(trainers(1, 1), main, nodes=3, cpu=1)
     what(talk, "node0")
     talk.finish("trainer/0")  # it was on its way when the node was told
     talk.wait(60)
@@ -392,8 +381,7 @@ def test_r14_once_the_job_ends_nothing_leaves_any_more():
 
 def test_r18_an_answer_under_a_notice_opens_nothing_in_a_job_that_ends():
     service = role("a", kind="service")
-    talk = Talk(graph(service, role("main"), nodes=3, cpu=1), auto=False)
-    talk.join("node0", "node1", "node2")
+    talk = joined(service, role("main"), nodes=3, cpu=1, auto=False)
     for world, name in (("a/0", "a/0"), ("main", "main/0")):
         talk.tell(ev.StoreOpened(world, 1, 1))
         talk.tell(ev.ReplicaStarted(r(name), 1))
@@ -407,8 +395,7 @@ def test_r18_an_answer_under_a_notice_opens_nothing_in_a_job_that_ends():
 
 def test_r14_a_deadline_that_an_earlier_one_has_made_void_does_not_come_after_it():
     ready = role("trainer", min_replicas=1, max_replicas=2, ready=TCP, ready_timeout_ns=29 * SECOND, restart=restart())
-    talk = Talk(graph(ready, nodes=3, cpu=1), auto=False)
-    talk.join("node0", "node1", "node2")
+    talk = joined(ready, nodes=3, cpu=1, auto=False)
     talk.tell(ev.StoreOpened("trainer", 1, 1))
     for name in ("trainer/0", "trainer/1"):
         talk.tell(ev.ReplicaStarted(r(name), 1))

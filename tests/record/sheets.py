@@ -8,7 +8,7 @@ from flowdist.graph import SECOND, RoleGraph
 from flowdist.record.journal import FaultLine, Header, Line, Record, UnsavedLine, record
 from flowdist.record.timesheet import Timesheet
 from flowdist.record.work_segments import ClosedSegment
-from tests.control.harness import Talk, graph, r, restart, role
+from tests.control.harness import Talk, joined, r, restart, role
 
 
 def assert_closes(sheet: Timesheet, job: RoleGraph) -> None:
@@ -62,10 +62,7 @@ def seconds(sheet: Timesheet, name: str = "trainer", now: float | None = None) -
 def trainers(count: int = 1, *others: object, nodes: int = 1, cpu: float = 8.0, **fields: object) -> Talk:
     fields.setdefault("restart", restart(times=20, backoff_ns=0))
     fields.setdefault("min_replicas", count)
-    made = graph(*others, role("trainer", max_replicas=count, **fields), nodes=nodes, cpu=cpu)  # type: ignore[arg-type]
-    talk = Talk(made)
-    talk.join(*(spec.name for spec in made.cluster.nodes))
-    return talk
+    return joined(*others, role("trainer", max_replicas=count, **fields), nodes=nodes, cpu=cpu)  # type: ignore[arg-type]
 
 
 def half_up(at: float = 5) -> Talk:

@@ -22,13 +22,11 @@ from flowdist.record.status import (
     status_of,
 )
 from flowdist.testing import simulate
-from tests.control.harness import TCP, Talk, graph, r, restart, role
+from tests.control.harness import TCP, Talk, graph, joined, r, restart, role
 
 
 def talk_of(*roles, nodes: int = 2, **options) -> Talk:  # type: ignore[no-untyped-def]
-    talk = Talk(graph(*roles, nodes=nodes, **options))
-    talk.join(*(f"node{number}" for number in range(nodes)))
-    return talk
+    return joined(*roles, nodes=nodes, **options)
 
 
 def trainers(low: int, high: int, **fields):  # type: ignore[no-untyped-def]
