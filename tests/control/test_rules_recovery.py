@@ -298,8 +298,7 @@ def test_the_death_of_a_store_host_re_forms_its_world_without_counting():
 
 def opened(*roles: object, **fields: object) -> Talk:
     """All run; from here on nobody answers."""
-    talk = Talk(graph(*roles, **fields))  # type: ignore[arg-type]
-    talk.join(*(spec.name for spec in talk.graph.cluster.nodes))
+    talk = joined(*roles, **fields)  # type: ignore[arg-type]
     talk.auto = False
     return talk
 
