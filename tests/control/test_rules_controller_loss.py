@@ -148,8 +148,7 @@ def test_r21_an_agent_keeps_its_workers_as_long_as_its_controller_may_restart():
 
 def refused_until(seconds: int) -> agents.Talk:
     """An agent that finds nobody listening, from the first second on."""
-    talk = agents.Talk()
-    talk.run()
+    talk = agents.running()
     talk.tell(io.Disconnected())
     for second in range(1, seconds + 1):
         assert talk.at(second) == [] and talk.tell(io.Refused(is_local=True)) == []
@@ -157,15 +156,13 @@ def refused_until(seconds: int) -> agents.Talk:
 
 
 def test_r21_an_agent_that_hears_nothing_fences_at_the_end_of_its_lease():
-    talk = agents.Talk()
-    talk.run()
+    talk = agents.running()
     talk.tell(io.Disconnected())
     assert talk.at(2.9) == [] and talk.at(3) == [kill("KILL")]
 
 
 def test_r21_a_refused_connection_is_silence_since_a_firewall_may_have_refused_it():
-    talk = agents.Talk()
-    talk.run()
+    talk = agents.running()
     talk.tell(io.Disconnected())
     for second in (1, 2):
         assert talk.at(second) == [] and talk.tell(io.Refused(is_local=False)) == []
@@ -173,8 +170,7 @@ def test_r21_a_refused_connection_is_silence_since_a_firewall_may_have_refused_i
 
 
 def test_r21_an_agent_whose_host_goes_quiet_after_a_refusal_fences_a_lease_later():
-    talk = agents.Talk()
-    talk.run()
+    talk = agents.running()
     talk.tell(io.Disconnected())
     talk.at(2)
     talk.tell(io.Refused(is_local=True))
@@ -217,8 +213,7 @@ def test_r19_a_lease_that_is_renewed_at_one_go_is_where_played_heartbeats_leave_
 
 
 def test_r20_an_agent_that_joined_anew_ignores_orders_for_its_earlier_incarnation():
-    talk = agents.Talk()
-    talk.run()
+    talk = agents.running()
     talk.tell(msg.Rejoin(1, 1))
     talk.tell(io.WorkerExited(T, 1, 0, signal="KILL"))
     talk.tell(io.WorkerExited(T, 1, 1, signal="KILL"))
@@ -262,8 +257,7 @@ def test_r20_an_acknowledgement_of_an_earlier_incarnation_renews_no_lease():
 
 
 def test_r20_an_agent_that_is_told_twice_to_join_anew_fences_once():
-    talk = agents.Talk()
-    talk.run()
+    talk = agents.running()
     assert talk.tell(msg.Rejoin(1, 1)) == [kill("KILL")]
     assert talk.tell(msg.Rejoin(1, 1)) == []
     talk.tell(io.Disconnected())
