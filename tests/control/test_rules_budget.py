@@ -10,10 +10,8 @@ from tests.control.test_rules_recovery import ps_and_trainers, trainers
 
 
 def test_r7_one_charge_for_one_incident_however_many_fail():
-    talk = joined(trainers(4, 4), auto=False)
-    talk.tell(ev.StoreOpened("trainer", 1, 1))
-    for i in range(4):
-        talk.tell(ev.ReplicaStarted(r(f"trainer/{i}"), 1))
+    talk = joined(trainers(4, 4))
+    talk.auto = False
     for i in range(4):
         talk.fail(f"trainer/{i}")
     talk.tell(ev.StoreOpened("trainer", 2, 1))
@@ -25,10 +23,8 @@ def test_r7_one_charge_for_one_incident_however_many_fail():
 
 def test_r7_a_failure_inside_an_incident_is_still_judged():
     rules = (Rule("fail", exit=2),)
-    talk = joined(trainers(restart=restart("role", 3, rules=rules)), auto=False)
-    talk.tell(ev.StoreOpened("trainer", 1, 1))
-    for i in range(2):
-        talk.tell(ev.ReplicaStarted(r(f"trainer/{i}"), 1))
+    talk = joined(trainers(restart=restart("role", 3, rules=rules)))
+    talk.auto = False
     talk.fail("trainer/0", 1)
     talk.fail("trainer/1", 2)
     assert talk.outcome()[0] == "failed"

@@ -93,10 +93,8 @@ def test_r5_a_dependent_with_the_address_in_its_command_restarts_when_it_changes
 
 
 def test_r6_all_of_the_set_is_gone_before_anything_of_it_starts_again():
-    talk = joined(trainers(), auto=False)
-    talk.tell(ev.StoreOpened("trainer", 1, 1))
-    for name in ("trainer/0", "trainer/1"):
-        talk.tell(ev.ReplicaStarted(r(name), 1))
+    talk = joined(trainers())
+    talk.auto = False
     effects = talk.fail("trainer/0")
     assert [e for e in effects if not hasattr(e, "text")] == [StopReplica("node0", r("trainer/1"), 1, 2 * SECOND)]
     assert talk.world("trainer").phase == "stopping"
@@ -147,10 +145,8 @@ def test_r6_neighbours_of_an_unkillable_worker_are_dead_before_they_are_replaced
 
 
 def test_r16_any_exit_after_a_stop_is_neither_success_nor_failure():
-    talk = joined(trainers(), auto=False)
-    talk.tell(ev.StoreOpened("trainer", 1, 1))
-    for i in range(2):
-        talk.tell(ev.ReplicaStarted(r(f"trainer/{i}"), 1))
+    talk = joined(trainers())
+    talk.auto = False
     talk.fail("trainer/0")
     talk.tell(ev.ReplicaStopped(r("trainer/1"), 1))
     assert list(talk.job.incidents[0].lost) == [r("trainer/0")]
@@ -182,10 +178,8 @@ def test_r18_the_job_succeeds_with_its_primaries_and_stops_the_rest_in_order():
 
 
 def test_r18_a_terminal_state_means_that_nothing_runs_any_more():
-    talk = joined(trainers(restart=None), auto=False)
-    talk.tell(ev.StoreOpened("trainer", 1, 1))
-    for i in range(2):
-        talk.tell(ev.ReplicaStarted(r(f"trainer/{i}"), 1))
+    talk = joined(trainers(restart=None))
+    talk.auto = False
     talk.fail("trainer/0")
     assert talk.outcome()[0] is None
     effects = talk.tell(ev.ReplicaStopped(r("trainer/1"), 1))

@@ -268,10 +268,8 @@ def test_r3_a_replica_that_moves_has_the_workers_of_its_new_host():
 
 def test_r3_what_outlives_sigkill_is_no_survivor_to_take_state_from():
     gang = role("trainer", min_replicas=3, max_replicas=3, restart=restart())
-    talk = joined(gang, nodes=4, cpu=1, auto=False)
-    talk.tell(ev.StoreOpened("trainer", 1, 1))
-    for name in ("trainer/0", "trainer/1", "trainer/2"):
-        talk.tell(ev.ReplicaStarted(r(name), 1))
+    talk = joined(gang, nodes=4, cpu=1)
+    talk.auto = False
     talk.fail("trainer/1")
     talk.tell(ev.ReplicaUnkillable(r("trainer/0"), 1))
     talk.tell(ev.ReplicaStopped(r("trainer/2"), 1))
