@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from hashlib import blake2b
 
 
@@ -19,18 +18,6 @@ def spread(seed: int, entity: str, purpose: str, share: float = 0.2) -> float:
 def stream(seed: int, entity: str, purpose: str) -> bytes:
     """Return the key of a stream, for `number`: building it once saves time if many numbers are drawn."""
     return f"{seed}/{entity}/{purpose}/".encode()
-
-
-def numbers(of: bytes) -> Callable[[int], float]:
-    """Return a function of n that returns the n-th number of the stream with this key, as `number` does, but faster."""
-    begun = blake2b(of, digest_size=8)
-
-    def number(n: int) -> float:
-        rest = begun.copy()
-        rest.update(b"%d" % n)
-        return int.from_bytes(rest.digest(), "big") * 2.0**-64
-
-    return number
 
 
 def number(of: bytes, n: int) -> float:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from flowdist.control.protocol.effects import Decided, Effect
+from flowdist.control.protocol.effects import AnswerCheckpoint, Decided, Effect
 from flowdist.control.protocol.events import Event
 from flowdist.control.protocol.ids import NodeName, WorldName
 from flowdist.graph import RoleGraph
@@ -55,6 +55,11 @@ class Record(msgspec.Struct, frozen=True, gc=False, tag="event"):
     event: Event
     effects: tuple[Effect, ...] = ()
     reason: str = ""
+
+    @property
+    def accepts(self) -> bool:
+        """Return whether the event offers a checkpoint, and the controller has accepted it."""
+        return any(type(effect) is AnswerCheckpoint and effect.accepted for effect in self.effects)
 
 
 class FaultLine(msgspec.Struct, frozen=True, tag="fault"):

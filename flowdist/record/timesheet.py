@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from flowdist.control.job.parts import Replica, World
 from flowdist.control.job.state import JobState
 from flowdist.control.protocol import events as ev
-from flowdist.control.protocol.effects import AnswerCheckpoint, FinishJob, StartReplica, StopAtStep, StopReplica
+from flowdist.control.protocol.effects import FinishJob, StartReplica, StopAtStep, StopReplica
 from flowdist.control.protocol.ids import Activity, NodeName, ReplicaId, WorldName
 from flowdist.record.accounts import BUCKETS, Accounts, Bucket, Spent
 from flowdist.record.journal import AccountLine, FaultLine, Line, Record, UnsavedLine
@@ -60,7 +60,6 @@ class Timesheet:
         self._numbered: dict[str, None] = {}  # of these, the roles that report the numbers of their steps
         self._on: dict[NodeName, dict[ReplicaId, None]] = {}  # replicas whose last start was on that node
         self._node: dict[ReplicaId, NodeName] = {}
-        self._suspended: dict[ReplicaId, None] = {}
         self._hit: dict[str, int] = {}  # when the last fault was injected, by its target
         self._outages = Outages(job)
         self._incarnations: dict[NodeName, int] = {}
@@ -95,8 +94,6 @@ class Timesheet:
                     self._start(effect, now)
                 case StopReplica():
                     self._leaving.pop(effect.replica, None)
-                    if not effect.in_place:
-                        self._suspended.pop(effect.replica, None)
                 case StopAtStep(step=int(step)):
                     self._leaving[effect.replica] = step
                 case FinishJob():
@@ -164,13 +161,10 @@ class Timesheet:
                 if replica is not None and replica.attempt == event.attempt and replica.is_live:
                     self._note_sign(replica, event, now)
             case ev.CheckpointOffered():
-                if any(isinstance(effect, AnswerCheckpoint) and effect.accepted for effect in line.effects):
+                if line.accepts:
                     self._save(self._work[self._job.replicas[event.replica].world], event.step, now)
             case ev.ReplicaExited() | ev.ReplicaStopped() | ev.ReplicaLeftStep():
                 self._note_left(event, now)
-                is_suspended = not isinstance(event, ev.ReplicaLeftStep) and event.suspended
-                if is_suspended and event.replica in self._job.suspended:
-                    self._suspended[event.replica] = None
             case _:
                 pass
 
@@ -252,11 +246,9 @@ class Timesheet:
         if start.generation != work.generation:
             if work.segment is not None:
                 self._halt(start.world, now)
-            work.generation, work.has_memory = start.generation, False
+            work.generation, work.has_memory = start.generation, self._job.worlds[start.world].has_state
             work.spent.clear()
         before = self._node.get(start.replica)
-        work.has_memory |= start.replica in self._suspended and before == start.node
-        self._suspended.pop(start.replica, None)
         self._outages.forget_fault(start.replica)
         if before is not None:
             self._on[before].pop(start.replica, None)

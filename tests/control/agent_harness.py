@@ -57,5 +57,12 @@ class Talk:
         self.tell(io.WorkersSpawned(T, attempt))
 
 
+def running(spec: NodeSpec = A, **fields: object) -> Talk:
+    """A conversation with an agent whose workers run."""
+    talk = Talk(spec, **fields)
+    talk.run()
+    return talk
+
+
 def kill(signal: str, attempt: int = 1) -> io.SignalWorkers:
     return io.SignalWorkers(T, attempt, signal)

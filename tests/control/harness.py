@@ -10,7 +10,7 @@ from flowdist.control.invariants import check_job
 from flowdist.control.membership.waiting import waiting_for
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import Decided, Effect, FinishJob, OpenStore, StartReplica, StopReplica
-from flowdist.control.protocol.ids import ReplicaId
+from flowdist.control.protocol.ids import replica_of
 from flowdist.control.recording import record
 from flowdist.graph import (
     SECOND,
@@ -27,6 +27,7 @@ from flowdist.graph import (
 )
 
 CPU1 = Resources(cpu=1.0)
+r = replica_of
 
 
 def role(name: str, **fields: object) -> RoleSpec:
@@ -35,6 +36,10 @@ def role(name: str, **fields: object) -> RoleSpec:
     loose = fields.get("kind") == "service" or (isinstance(restart, RestartPolicy) and restart.scope == "replica")
     fields.setdefault("gang", not loose)
     return RoleSpec(name=name, command=("true",), resources=CPU1, **fields)  # type: ignore[arg-type]
+
+
+def trainers(low: int = 2, high: int = 2, **fields: object) -> RoleSpec:
+    return role("trainer", min_replicas=low, max_replicas=high, **fields)
 
 
 def graph(
@@ -46,11 +51,6 @@ def graph(
 
 def node(name: str, cpu: float = 8.0, gpu: int = 0) -> NodeSpec:
     return NodeSpec(name, cpu=cpu, gpu=gpu)
-
-
-def r(name: str) -> ReplicaId:
-    role, _, index = name.partition("/")
-    return ReplicaId(role, int(index))
 
 
 def assert_settled(controller: Controller) -> None:
@@ -139,6 +139,10 @@ class Talk:
             self.incarnations[name] = self.incarnations.get(name, 0) + 1
             self.tell(ev.NodeJoined(name, spec, incarnation=self.incarnations[name]))
 
+    def report(self, kind: type[ev.AttemptEvent], name: str, *more: object, **fields: object) -> list[Effect]:
+        """An agent reports something of the present attempt of a replica."""
+        return self.tell(kind(r(name), self.replica(name).attempt, *more, **fields))  # type: ignore[arg-type]
+
     def gone(self, name: str) -> list[Effect]:
         return self.tell(ev.NodeGone(name))
 
@@ -153,7 +157,7 @@ class Talk:
     def elastic(self, *names: str) -> None:
         """All workers of these replicas are in elastic code."""
         for name in names:
-            self.tell(ev.ReplicaElastic(r(name), self.replica(name).attempt))
+            self.report(ev.ReplicaElastic, name)
 
     def stops(self, effects: list[Effect] | None = None) -> dict[str, bool]:
         """Who is told to stop, and whether in place."""
@@ -165,7 +169,7 @@ class Talk:
 
     def finish(self, *names: str) -> None:
         for name in names:
-            self.tell(ev.ReplicaExited(r(name), self.replica(name).attempt))
+            self.report(ev.ReplicaExited, name)
 
     def answer(self) -> None:
         """Every agent does what it was ordered to do; from now on, agents answer at once."""
@@ -224,9 +228,16 @@ class Talk:
         return None, ""
 
 
+def joined(*roles: RoleSpec, auto: bool = True, **fields: object) -> Talk:
+    """A conversation about these roles in which every node has joined."""
+    talk = Talk(graph(*roles, **fields), auto=auto)  # type: ignore[arg-type]
+    talk.join(*(spec.name for spec in talk.graph.cluster.nodes))
+    return talk
+
+
 def restart(scope: str = "role", times: int = 3, **fields: object) -> RestartPolicy:
     return RestartPolicy(scope=scope, max_restarts=times, **fields)  # type: ignore[arg-type]
 
 
 TCP = Readiness("tcp", "rpc")
-__all__ = ["CPU1", "TCP", "Cluster", "Domain", "Gate", "Talk", "graph", "node", "r", "restart", "role"]
+__all__ = ["CPU1", "TCP", "Cluster", "Domain", "Gate", "Talk", "graph", "node", "r", "restart", "role", "trainers"]

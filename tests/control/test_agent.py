@@ -9,7 +9,7 @@ from flowdist.control.protocol import events as ev
 from flowdist.control.protocol import messages as msg
 from flowdist.control.protocol.effects import AnswerCheckpoint, CloseStore, OpenStore, StopReplica, TellPeers
 from flowdist.graph import MS, NODE_PROCS, SECOND, NodeSpec, Readiness
-from tests.control.agent_harness import A, T, Talk, kill, start
+from tests.control.agent_harness import A, T, Talk, kill, running, start
 from tests.control.harness import r
 
 
@@ -30,8 +30,7 @@ def test_what_it_is_told_twice_it_does_once():
 
 
 def test_a_stop_is_sigterm_then_sigkill_when_the_grace_is_over():
-    talk = Talk()
-    talk.run()
+    talk = running()
     assert talk.order(StopReplica("node0", T, 1, 2 * SECOND)) == [kill("TERM")]
     assert talk.at(1.9, ack=True) == []
     assert talk.at(2, ack=True) == [kill("KILL")]
@@ -40,8 +39,7 @@ def test_a_stop_is_sigterm_then_sigkill_when_the_grace_is_over():
 
 
 def test_a_stop_without_grace_is_sigkill_at_once_and_shortens_a_longer_one():
-    talk = Talk()
-    talk.run()
+    talk = running()
     talk.order(StopReplica("node0", T, 1, 60 * SECOND))
     assert talk.order(StopReplica("node0", T, 1, 0)) == [kill("KILL")]
 
@@ -99,8 +97,7 @@ def test_it_joins_as_warming_until_it_is_warm():
 
 
 def test_the_first_failing_worker_takes_the_others_with_it_and_is_reported_once():
-    talk = Talk()
-    talk.run()
+    talk = running()
     assert talk.tell(io.WorkerExited(T, 1, 1, 3, detail="ValueError: x")) == [kill("TERM")]
     assert talk.at(2, ack=True) == [kill("KILL")]
     done = talk.tell(io.WorkerExited(T, 1, 0, signal="KILL"))
@@ -108,16 +105,14 @@ def test_the_first_failing_worker_takes_the_others_with_it_and_is_reported_once(
 
 
 def test_the_worker_that_raised_first_is_reported_though_its_peer_ended_before_it():
-    talk = Talk()
-    talk.run()
+    talk = running()
     talk.tell(io.WorkerExited(T, 1, 1, 1, detail="RuntimeError: Connection closed by peer", raised_ns=20))
     done = talk.tell(io.WorkerExited(T, 1, 0, 2, detail="ValueError: x", raised_ns=10))
     assert done == [ev.ReplicaExited(T, 1, "exit", 2, None, 0, "ValueError: x")]
 
 
 def test_it_may_have_been_stopped_as_it_ended_and_what_it_raised_counts():
-    talk = Talk()
-    talk.run()
+    talk = running()
     talk.tell(io.WorkerExited(T, 1, 1, 1, detail="RuntimeError: Connection closed by peer", raised_ns=20))
     done = talk.tell(io.WorkerExited(T, 1, 0, 0, "TERM", detail="ValueError: x", raised_ns=10))
     assert done == [ev.ReplicaExited(T, 1, "exit", 1, None, 0, "ValueError: x")]
@@ -126,36 +121,31 @@ def test_it_may_have_been_stopped_as_it_ended_and_what_it_raised_counts():
 @pytest.mark.parametrize(("first", "then"), [(10, 10), (10, 20), (None, 10), (10, None), (None, None)])
 def test_a_peer_that_raised_later_or_of_which_that_is_not_known_changes_nothing(first: int | None, then: int | None):
     """One that wrote nothing down may have been killed, by the kernel for one: the others lost it then."""
-    talk = Talk()
-    talk.run()
+    talk = running()
     talk.tell(io.WorkerExited(T, 1, 1, 3, raised_ns=first))
     assert talk.tell(io.WorkerExited(T, 1, 0, 4, raised_ns=then)) == [ev.ReplicaExited(T, 1, "exit", 3, None, 1)]
 
 
 def test_who_fails_after_it_was_told_to_stop_has_stopped_whenever_it_raised():
-    talk = Talk()
-    talk.run()
+    talk = running()
     talk.order(StopReplica("node0", T, 1, SECOND))
     talk.tell(io.WorkerExited(T, 1, 1, 1, raised_ns=20))
     assert talk.tell(io.WorkerExited(T, 1, 0, 1, raised_ns=10)) == [ev.ReplicaStopped(T, 1)]
 
 
 def test_r16_success_is_when_all_workers_exit_with_0():
-    talk = Talk()
-    talk.run()
+    talk = running()
     assert talk.tell(io.WorkerExited(T, 1, 0)) == []
     assert talk.tell(io.WorkerExited(T, 1, 1)) == [ev.ReplicaExited(T, 1)]
 
 
 def test_r16_exit_128_plus_n_counts_as_signal_n():
-    talk = Talk(procs=1)
-    talk.run()
+    talk = running(procs=1)
     assert talk.tell(io.WorkerExited(T, 1, 0, 139)) == [ev.ReplicaExited(T, 1, "signal", 139, "SEGV")]
 
 
 def test_r16_a_failure_before_the_stop_is_a_failure():
-    talk = Talk()
-    talk.run()
+    talk = running()
     talk.tell(io.WorkerExited(T, 1, 1, 3))
     talk.order(StopReplica("node0", T, 1, SECOND))
     assert talk.tell(io.WorkerExited(T, 1, 0))[-1] == ev.ReplicaExited(T, 1, "exit", 3, None, 1)
@@ -169,8 +159,7 @@ def test_a_command_that_does_not_exist_is_a_start_failure():
 
 
 def test_r6_a_worker_that_outlives_sigkill_is_reported():
-    talk = Talk()
-    talk.run()
+    talk = running()
     talk.order(StopReplica("node0", T, 1, 0))
     assert talk.at(29.9, ack=True) == []
     assert talk.at(30, ack=True) == [ev.ReplicaUnkillable(T, 1)]
@@ -178,8 +167,7 @@ def test_r6_a_worker_that_outlives_sigkill_is_reported():
 
 
 def test_r19_it_fences_one_second_before_its_lease_ends_counted_from_the_sending():
-    talk = Talk()
-    talk.run()
+    talk = running()
     talk.at(10, ack=True)
     assert talk.agent.lease.acked_ns == 10 * SECOND
     assert talk.at(12.9) == []
@@ -187,8 +175,7 @@ def test_r19_it_fences_one_second_before_its_lease_ends_counted_from_the_sending
 
 
 def test_r19_after_the_fence_it_joins_anew_with_nothing_when_all_is_gone():
-    talk = Talk()
-    talk.run()
+    talk = running()
     talk.order(OpenStore("node0", "trainer", 1))
     assert talk.at(3) == [kill("KILL"), io.KillStore("trainer", 1)]
     assert talk.tell(io.WorkerExited(T, 1, 0, signal="KILL")) == []
@@ -197,15 +184,13 @@ def test_r19_after_the_fence_it_joins_anew_with_nothing_when_all_is_gone():
 
 
 def test_r19_a_rejoin_fences_at_once():
-    talk = Talk()
-    talk.run()
+    talk = running()
     assert talk.tell(msg.Rejoin(1, 1)) == [kill("KILL")]
     assert talk.order(start(2)) == [] and talk.order(start(1, "trainer/1")) == []
 
 
 def test_r19_workers_live_on_through_a_short_loss_of_the_connection():
-    talk = Talk()
-    talk.run()
+    talk = running()
     talk.tell(io.Disconnected())
     talk.now = SECOND
     (join,) = talk.tell(io.Connected())
@@ -228,15 +213,13 @@ def test_ready_when_all_workers_said_so_even_before_the_spawn_was_confirmed():
 
 
 def test_ready_when_the_probe_passed():
-    talk = Talk(ready=Readiness("tcp", "rpc"))
-    talk.run()
+    talk = running(ready=Readiness("tcp", "rpc"))
     assert talk.tell(io.WorkerReady(T, 1, 0)) == []
     assert talk.tell(io.ProbePassed(T, 1)) == [ev.ReplicaReady(T, 1)]
 
 
 def test_progress_is_that_of_the_least_advanced_worker_and_does_not_flood():
-    talk = Talk()
-    talk.run()
+    talk = running()
     assert talk.tell(io.WorkerProgressed(T, 1, 0, 9)) == []
     assert talk.tell(io.WorkerProgressed(T, 1, 1, 7)) == [ev.ReplicaProgressed(T, 1, 7)]
     assert talk.tell(io.WorkerProgressed(T, 1, 1, 8)) == []
@@ -246,8 +229,7 @@ def test_progress_is_that_of_the_least_advanced_worker_and_does_not_flood():
 
 
 def test_an_old_attempt_tells_of_its_steps_ever_more_rarely():
-    talk = Talk(procs=1)
-    talk.run()
+    talk = running(procs=1)
     told = []
     for second in range(3600):
         told += talk.at(second, ack=True) + talk.tell(io.WorkerProgressed(T, 1, 0, second))
@@ -256,8 +238,7 @@ def test_an_old_attempt_tells_of_its_steps_ever_more_rarely():
 
 
 def test_it_leaves_when_all_is_stopped_and_says_nothing_before():
-    talk = Talk()
-    talk.run()
+    talk = running()
     assert talk.tell(io.LeaveRequested()) == [kill("TERM")]
     assert talk.tell(io.WorkerExited(T, 1, 0)) == []
     assert talk.tell(io.WorkerExited(T, 1, 1)) == [msg.Leave("node0", 1), io.EndAgent("it left")]
@@ -275,15 +256,13 @@ def test_a_store_that_dies_unasked_is_lost_one_that_was_closed_is_not():
 
 
 def test_dismissed_it_kills_what_is_left_and_ends():
-    talk = Talk()
-    talk.run()
+    talk = running()
     assert talk.tell(msg.Dismissed(1, 1)) == [kill("KILL"), io.EndAgent("the job is over")]
     assert talk.agent.deadline() is None and talk.tell(io.Connected()) == []
 
 
 def test_a_later_stop_never_gives_more_time_than_the_one_before():
-    talk = Talk()
-    talk.run()
+    talk = running()
     talk.order(StopReplica("node0", T, 1, 2 * SECOND))
     assert talk.order(StopReplica("node0", T, 1, 60 * SECOND)) == []
     assert talk.at(2, ack=True) == [kill("KILL")]
@@ -305,15 +284,13 @@ def test_a_stop_of_what_has_stopped_or_never_ran_is_confirmed_once_more():
 
 
 def test_a_stop_of_what_has_failed_is_not_confirmed_the_failure_says_it_all():
-    talk = Talk(procs=1)
-    talk.run()
+    talk = running(procs=1)
     talk.tell(io.WorkerExited(T, 1, 0, 3))
     assert talk.order(StopReplica("node0", T, 1, 0)) == []
 
 
 def test_a_new_attempt_does_not_start_beside_one_that_still_runs():
-    talk = Talk()
-    talk.run()
+    talk = running()
     detail = "attempt 1 of trainer/0 still runs"
     assert talk.order(start(2)) == [ev.ReplicaExited(T, 2, "start_failed", detail=detail)]
     assert talk.agent.attempts[T].order.attempt == 1
@@ -342,8 +319,7 @@ def test_addresses_are_told_to_workers_that_run_only():
 
 
 def test_the_answer_about_a_checkpoint_goes_to_the_worker_that_offered_it_once():
-    talk = Talk(procs=1)
-    talk.run()
+    talk = running(procs=1)
     assert talk.tell(io.WorkerOffered(T, 1, 1, "a", 5)) == [ev.CheckpointOffered(T, 1, 1, "a", 5)]
     answer = AnswerCheckpoint("node0", T, 1, "a", 5, False, "generation 1 of trainer is over")
     assert talk.order(answer) == [io.AnswerWorker(T, 1, "a", 5, False, "generation 1 of trainer is over")]
@@ -363,16 +339,14 @@ def test_a_store_is_bound_once_however_often_ordered_and_never_after_its_close()
 
 
 def test_a_replica_is_done_when_all_the_workers_that_its_host_says_are():
-    talk = Talk(NodeSpec("node0", labels=((NODE_PROCS, "3"),)))
-    talk.run()
+    talk = running(NodeSpec("node0", labels=((NODE_PROCS, "3"),)))
     ends = [talk.tell(io.WorkerExited(T, 1, local_rank)) for local_rank in range(3)]
     assert ends == [[], [], [ev.ReplicaExited(T, 1)]]
 
 
 def test_r15_of_several_workers_the_one_that_is_furthest_behind_is_named_when_a_collective_times_out():
     for steps, rank in (((7, 8), 0), ((8, 8), 1)):
-        talk = Talk()
-        talk.run()
+        talk = running()
         for local_rank, step in enumerate(steps):
             talk.tell(io.WorkerProgressed(T, 1, local_rank, step))
         talk.tell(io.WorkerExited(T, 1, 1, signal="ABRT", detail="too late", cause="collective_timeout"))

@@ -12,7 +12,7 @@ from flowdist.control.protocol import events as ev
 from flowdist.control.protocol import messages as msg
 from flowdist.control.protocol.effects import AskStep, StopReplica
 from flowdist.graph import MINUTE, MS, SECOND
-from tests.control.agent_harness import T, Talk
+from tests.control.agent_harness import T, Talk, running
 
 BEAT = Talk().agent.graph.options.heartbeat_ns
 
@@ -21,9 +21,8 @@ def lease(talk: Talk) -> tuple[int | None, int | None]:
     return talk.agent.lease.acked_ns, talk.agent.lease.beat_at_ns
 
 
-def running(step: int = 3) -> Talk:
-    talk = Talk(hang_after_ns=MINUTE)
-    talk.run()
+def at_step(step: int = 3) -> Talk:
+    talk = running(hang_after_ns=MINUTE)
     for rank in (0, 1):
         talk.tell(io.WorkerProgressed(T, 1, rank, step))
     return talk
@@ -62,7 +61,7 @@ def test_without_a_connection_no_heartbeat_is_renewed_or_taken() -> None:
 
 
 def test_progress_that_was_left_out_is_reported_to_the_next_controller_alone() -> None:
-    talk = running()
+    talk = at_step()
     talk.sent.clear()
     talk.now = 2 * SECOND
     catch_up(talk.agent, T, 1, 17, talk.now)
@@ -72,20 +71,20 @@ def test_progress_that_was_left_out_is_reported_to_the_next_controller_alone() -
 
 
 def test_progress_that_was_left_out_is_a_sign_of_life() -> None:
-    talk = running()
+    talk = at_step()
     catch_up(talk.agent, T, 1, 17, 50 * SECOND)
     assert talk.agent.attempts[T].next_look() == 50 * SECOND + MINUTE
 
 
 @pytest.mark.parametrize("attempt", [0, 2])
 def test_progress_of_another_attempt_is_dropped(attempt: int) -> None:
-    talk = running()
+    talk = at_step()
     catch_up(talk.agent, T, attempt, 17, 20 * SECOND)
     assert talk.agent.attempts[T].step == 3
 
 
 def test_an_attempt_that_runs_reports_each_step_that_comes_late_enough() -> None:
-    talk = running()
+    talk = at_step()
     at_once = partial(reports_at_once, talk.agent)
     assert at_once(T, BEAT) and at_once(T, 50 * SECOND, BEAT)
     assert not at_once(T, BEAT - 1) and not at_once(T, 50 * SECOND, BEAT - 1)
@@ -104,7 +103,7 @@ def test_an_attempt_that_runs_reports_each_step_that_comes_late_enough() -> None
     ],
 )
 def test_an_attempt_of_which_something_else_is_awaited_may_not_report_at_once(event: io.AgentInput) -> None:
-    talk = running()
+    talk = at_step()
     assert reports_at_once(talk.agent, T, MINUTE)
     talk.tell(event)
     if isinstance(event, io.WorkerExited):
@@ -113,14 +112,14 @@ def test_an_attempt_of_which_something_else_is_awaited_may_not_report_at_once(ev
 
 
 def test_an_attempt_whose_report_is_due_later_may_not_report_at_once() -> None:
-    talk = running()
+    talk = at_step()
     for rank in (0, 1):
         talk.tell(io.WorkerProgressed(T, 1, rank, 4))  # too soon after the last: it is told a heartbeat after that
     assert not reports_at_once(talk.agent, T, MINUTE)
 
 
 def test_an_attempt_that_stalls_or_starts_or_is_not_there_may_not_report_at_once() -> None:
-    stalled, starting = running(), Talk()
+    stalled, starting = at_step(), Talk()
     stalled.at(60, ack=True)
     stalled.tell(io.SignsSeen(T, 1, None))
     assert not reports_at_once(stalled.agent, T, 2 * MINUTE)

@@ -7,7 +7,7 @@ from flowdist.control.protocol import events as ev
 from flowdist.control.protocol import messages as msg
 from flowdist.control.protocol.effects import AskStep, StopReplica
 from flowdist.graph import SECOND
-from tests.control.agent_harness import T, Talk, kill, start
+from tests.control.agent_harness import T, Talk, kill, running, start
 from tests.control.harness import graph, r, role
 
 LEAVE = io.LeaveGeneration(T, 1)
@@ -16,8 +16,7 @@ IN_PLACE = StopReplica("node0", T, 1, 2 * SECOND, in_place=True)
 
 def elastic(**fields: object) -> Talk:
     """Both workers of trainer/0 are in elastic code."""
-    talk = Talk(**fields)
-    talk.run()
+    talk = running(**fields)
     assert talk.tell(io.WorkerElastic(T, 1, 0)) == []
     assert talk.tell(io.WorkerElastic(T, 1, 1)) == [ev.ReplicaElastic(T, 1)]
     return talk
@@ -64,8 +63,7 @@ def test_who_is_told_twice_to_leave_leaves_once():
 
 
 def test_a_replica_of_which_a_worker_is_not_in_elastic_code_is_stopped_as_ever():
-    talk = Talk()
-    talk.run()
+    talk = running()
     talk.tell(io.WorkerElastic(T, 1, 0))
     assert talk.order(IN_PLACE) == [kill("TERM")]
 

@@ -7,16 +7,14 @@ from flowdist.control.protocol import events as ev
 from flowdist.control.protocol import messages as msg
 from flowdist.control.protocol.effects import AskStep, CloseStore, OpenStore, StopAtStep, StopReplica
 from flowdist.graph import MINUTE, SECOND, Readiness
-from tests.control.agent_harness import A, T, Talk, kill, start
+from tests.control.agent_harness import A, T, Talk, kill, running, start
 
 LOOK = io.LookForSigns(T, 1)
 ASK, STOP_AT_8 = AskStep("node0", T, 1), StopAtStep("node0", T, 1, 8)
 
 
 def watched(**fields: object) -> Talk:
-    talk = Talk(hang_after_ns=MINUTE, **fields)
-    talk.run()
-    return talk
+    return running(hang_after_ns=MINUTE, **fields)
 
 
 def saw(talk: Talk, output: float | None) -> list[object]:
@@ -33,8 +31,7 @@ def stalled(by: str, step: int = -1, seen: bool = True) -> ev.ReplicaStalled:
 
 
 def test_r15_nobody_is_watched_where_the_topology_does_not_ask_for_it():
-    talk = Talk()
-    talk.run()
+    talk = running()
     assert talk.at(3600, ack=True) == []
 
 
@@ -147,8 +144,7 @@ def test_r15_to_report_the_same_step_again_is_no_progress():
 
 
 def test_r15_before_the_first_progress_the_start_has_its_own_time():
-    talk = Talk(start_timeout_ns=20 * MINUTE)
-    talk.run()
+    talk = running(start_timeout_ns=20 * MINUTE)
     assert talk.at(1199, ack=True) == []
     assert talk.at(1200, ack=True) == [LOOK]
     late = ev.ReplicaStalled(T, 1, "start", 20 * MINUTE)
@@ -158,8 +154,7 @@ def test_r15_before_the_first_progress_the_start_has_its_own_time():
 
 
 def test_r15_a_step_that_comes_while_it_is_looked_is_soon_enough():
-    talk = Talk(start_timeout_ns=20 * MINUTE)
-    talk.run()
+    talk = running(start_timeout_ns=20 * MINUTE)
     talk.at(1200, ack=True)
     step(talk, 0, 0)
     assert saw(talk, None) == []
@@ -197,8 +192,7 @@ def test_r15_a_stop_for_a_hang_has_the_stacks_written_first():
 
 
 def test_r14_the_question_for_the_step_goes_to_the_workers_and_their_answer_back():
-    talk = Talk()
-    talk.run()
+    talk = running()
     assert talk.order(ASK) == [io.AskWorkers(T, 1)]
     assert talk.tell(io.WorkersAsked(T, 1, 7)) == [ev.StepTold(T, 1, 7)]
     assert talk.order(STOP_AT_8) == [io.TellWorkers(T, 1, 8)]
@@ -211,8 +205,7 @@ def test_r14_who_has_not_started_yet_never_asked():
 
 
 def test_r14_the_replica_has_left_its_step_when_its_last_worker_has():
-    talk = Talk()
-    talk.run()
+    talk = running()
     talk.order(ASK)
     talk.order(STOP_AT_8)
     assert talk.tell(io.WorkerLeftStep(T, 1, 0)) == []
@@ -220,8 +213,7 @@ def test_r14_the_replica_has_left_its_step_when_its_last_worker_has():
 
 
 def test_r14_a_worker_that_ends_has_left_the_step_too():
-    talk = Talk()
-    talk.run()
+    talk = running()
     talk.order(STOP_AT_8)
     talk.tell(io.WorkerLeftStep(T, 1, 0))
     assert talk.tell(io.WorkerExited(T, 1, 1, was_stopping=True)) == [ev.ReplicaLeftStep(T, 1)]
@@ -229,8 +221,7 @@ def test_r14_a_worker_that_ends_has_left_the_step_too():
 
 
 def test_r14_who_ends_before_the_step_has_not_left_it():
-    talk = Talk()
-    talk.run()
+    talk = running()
     talk.order(STOP_AT_8)
     assert talk.tell(io.WorkerExited(T, 1, 0)) == []
     assert talk.tell(io.WorkerLeftStep(T, 1, 1)) == [ev.ReplicaLeftStep(T, 1)]
@@ -238,16 +229,14 @@ def test_r14_who_ends_before_the_step_has_not_left_it():
 
 def test_r16_what_ends_after_should_stop_has_returned_true_has_stopped_whatever_its_code():
     for code in (0, 3):
-        talk = Talk(procs=1)
-        talk.run()
+        talk = running(procs=1)
         talk.order(ASK)
         assert talk.tell(io.WorkerExited(T, 1, 0, code, was_stopping=True)) == [ev.ReplicaStopped(T, 1)]
 
 
 def test_r16_what_ends_under_a_notice_before_the_agreed_step_has_succeeded_or_failed():
     for code, kind in ((0, None), (3, "exit")):
-        talk = Talk(procs=2)
-        talk.run()
+        talk = running(procs=2)
         talk.order(ASK)
         talk.order(STOP_AT_8)
         talk.tell(io.WorkerExited(T, 1, 0, code))
@@ -255,8 +244,7 @@ def test_r16_what_ends_under_a_notice_before_the_agreed_step_has_succeeded_or_fa
 
 
 def test_r16_a_replica_is_not_done_if_one_of_its_workers_was_told_to_stop():
-    talk = Talk(procs=2)
-    talk.run()
+    talk = running(procs=2)
     talk.order(ASK)
     talk.order(STOP_AT_8)
     talk.tell(io.WorkerExited(T, 1, 0, was_stopping=True))
@@ -289,8 +277,7 @@ def test_r14_it_is_told_again_after_each_connection_until_then():
 
 
 def test_a_lost_connection_loses_nothing_of_what_workers_showed():
-    talk = Talk(hang_after_ns=SECOND)
-    talk.run()
+    talk = running(hang_after_ns=SECOND)
     talk.order(ASK)
     talk.tell(io.WorkerOffered(T, 1, 1, "a", 3))
     talk.tell(io.Disconnected())
@@ -310,8 +297,7 @@ def test_a_lost_connection_loses_nothing_of_what_workers_showed():
 
 
 def test_an_unkillable_worker_and_a_dead_store_outlast_a_lost_connection():
-    talk = Talk()
-    talk.run()
+    talk = running()
     talk.order(OpenStore("node0", "trainer", 1))
     talk.order(StopReplica("node0", T, 1, 0))
     talk.at(29, ack=True)
@@ -326,8 +312,7 @@ def test_an_unkillable_worker_and_a_dead_store_outlast_a_lost_connection():
 
 
 def test_after_a_lost_connection_only_the_end_of_an_attempt_is_reported_again():
-    talk = Talk(procs=1)
-    talk.run()
+    talk = running(procs=1)
     step(talk, 0, 4)
     talk.tell(io.Disconnected())
     assert talk.tell(io.WorkerExited(T, 1, 0, 3)) == []
@@ -391,8 +376,7 @@ def test_r15_a_script_that_prints_while_it_takes_no_steps_lives():
 
 
 def test_r15_a_counted_step_is_a_first_sign_and_revives():
-    talk = Talk(start_timeout_ns=MINUTE, hang_after_ns=MINUTE)
-    talk.run()
+    talk = running(start_timeout_ns=MINUTE, hang_after_ns=MINUTE)
     talk.at(30, ack=True)
     count(talk, 0, 1)
     count(talk, 1, 1)

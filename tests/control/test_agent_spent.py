@@ -9,14 +9,13 @@ from flowdist.control.protocol import events as ev
 from flowdist.control.protocol import messages as msg
 from flowdist.control.protocol.ids import Activity
 from flowdist.graph import SECOND
-from tests.control.agent_harness import T, Talk
+from tests.control.agent_harness import T, Talk, running
 
 
 @pytest.fixture
 def talk() -> Talk:
     """Return a conversation in which two workers have run for ten seconds."""
-    talk = Talk()
-    talk.run()
+    talk = running()
     talk.at(10, ack=True)
     return talk
 
@@ -75,8 +74,7 @@ def test_times_that_no_worker_can_have_are_cut_or_ignored(talk: Talk):
 
 
 def test_saving_is_no_sign_of_life():
-    talk = Talk(hang_after_ns=60 * SECOND)
-    talk.run()
+    talk = running(hang_after_ns=60 * SECOND)
     talk.at(10, ack=True)
     step(talk, 1)
     talk.at(40, ack=True)

@@ -13,7 +13,7 @@ from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import Decided
 from flowdist.graph import Cluster, Gate, NodeSpec, Placement, Resources, RoleGraph, RoleSpec
 from tests.choosing import examples
-from tests.control.harness import Talk, graph, r, restart, role
+from tests.control.harness import Talk, graph, joined, restart, role
 from tests.proofs.conversation import Player
 
 IN_A = Placement(where=(("zone", "a"),))
@@ -33,7 +33,7 @@ def seats(talk: Talk) -> dict[str, str | None]:
 
 def moved(talk: Talk, name: str) -> None:
     """A world of one asked replica leaves: there is no step to agree on, so that it stops at once."""
-    talk.tell(ev.StepTold(r(name), talk.replica(name).attempt, None))
+    talk.report(ev.StepTold, name, None)
 
 
 def test_r14_an_elastic_gang_leaves_the_only_room_to_a_role_that_moves_after_it():
@@ -93,8 +93,7 @@ def test_r14_room_that_a_finished_role_leaves_counts_though_others_keep_apart_fr
 def test_r14_who_starts_after_success_has_room_in_what_is_free_by_then():
     """All of node0 and node1 is taken: `after` needs what `first` leaves, so that node2 may go."""
     first, after = role("first"), role("after", gates=(Gate("first", "succeeded"),))
-    talk = Talk(graph(first, after, nodes=2, cpu=1))
-    talk.join("node0", "node1")
+    talk = joined(first, after, nodes=2, cpu=1)
     talk.tell(ev.DrainRequested("node1"))
     assert talk.job.nodes["node1"].is_leaving
     talk.finish("first/0")

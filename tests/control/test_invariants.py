@@ -14,7 +14,7 @@ from flowdist.control.job.state import Charge, JobState
 from flowdist.control.protocol import events as ev
 from flowdist.graph import Gate, NodeSpec, RestartPolicy
 from flowdist.graph.capacity import Capacity
-from tests.control.harness import TCP, Talk, graph, r, role
+from tests.control.harness import TCP, joined, r, role
 
 Spoil = Callable[[JobState], object]
 SOMETHING = ev.NodeLeft("elsewhere")
@@ -29,8 +29,7 @@ def _running() -> JobState:
         role("trainer", gates=(Gate("ps", "ready"),), min_replicas=2, max_replicas=3, restart=own, gang=True),
         role("actor", restart=loose, min_replicas=1, max_replicas=3),
     )
-    talk = Talk(graph(*roles, nodes=3, cpu=3.0))
-    talk.join("node0", "node1", "node2")
+    talk = joined(*roles, nodes=3, cpu=3.0)
     talk.fail("actor/1")
     talk.auto = False
     talk.fail("trainer/1")  # its incident is open: the others were told to stop
@@ -144,8 +143,7 @@ def test_what_no_key_shows_is_seen_when_all_is_checked(spoil: Spoil) -> None:
 
 
 def test_what_differs_and_is_right_is_no_complaint() -> None:
-    talk = Talk(graph(role("actor", restart=RestartPolicy("replica"), min_replicas=1, max_replicas=2), nodes=2))
-    talk.join("node0", "node1")
+    talk = joined(role("actor", restart=RestartPolicy("replica"), min_replicas=1, max_replicas=2), nodes=2)
     checker = InvariantChecker("changed")
     checker.check(talk.job)
     talk.gone("node1")

@@ -7,15 +7,15 @@ import pytest
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import StopAtStep, StopReplica
 from flowdist.graph import Gate
-from tests.control.harness import Talk, graph, r, restart, role
+from tests.control.harness import Talk, joined, r, restart, role
 from tests.control.test_rules_gpus import on_gpus, talk_of
 
 
 def again(talk: Talk, node: str, *items: ev.InventoryItem, bad_gpus: tuple[tuple[int, str], ...] = ()) -> list[object]:
     """Have the agent of a node connect again, and return the effects."""
     spec = talk.graph.cluster.nodes[0]
-    joined = ev.NodeJoined(node, spec, incarnation=talk.incarnations[node], inventory=items, bad_gpus=bad_gpus)
-    return list(talk.tell(joined))
+    event = ev.NodeJoined(node, spec, incarnation=talk.incarnations[node], inventory=items, bad_gpus=bad_gpus)
+    return list(talk.tell(event))
 
 
 def test_workers_that_wait_on_a_gpu_that_is_bad_are_taken_away() -> None:
@@ -29,8 +29,7 @@ def test_workers_that_wait_on_a_gpu_that_is_bad_are_taken_away() -> None:
 
 
 def test_a_step_is_named_once_all_have_answered_or_ended() -> None:
-    talk = Talk(graph(role("trainer", min_replicas=1, max_replicas=3, restart=restart()), nodes=2, cpu=8.0))
-    talk.join("node0", "node1")
+    talk = joined(role("trainer", min_replicas=1, max_replicas=3, restart=restart()), nodes=2, cpu=8.0)
     talk.auto = False
     assert [talk.replica(f"trainer/{number}").node for number in range(3)] == ["node0", "node1", "node0"]
     talk.tell(ev.DrainRequested("node0"))
@@ -49,8 +48,7 @@ def test_a_step_is_named_once_all_have_answered_or_ended() -> None:
 def test_workers_do_not_wait_in_place_for_an_upstream_that_has_died(is_reversed: bool) -> None:
     gates = (Gate("ps", "started", "restart"),)
     trainer = role("trainer", min_replicas=2, max_replicas=2, restart=restart(), gates=gates)
-    talk = Talk(graph(role("ps", kind="service", restart=restart("replica")), trainer, nodes=1, cpu=8.0))
-    talk.join("node0")
+    talk = joined(role("ps", kind="service", restart=restart("replica")), trainer, nodes=1, cpu=8.0)
     talk.elastic("trainer/0", "trainer/1")
     talk.auto = False
     talk.fail("trainer/1")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flowdist.control.protocol import events as ev
 from flowdist.graph import HOUR, SECOND, Gate, RestartPolicy
-from tests.control.harness import Talk, graph, r, role
+from tests.control.harness import Talk, graph, joined, r, role
 
 OFTEN = RestartPolicy("replica", max_restarts=99, backoff_ns=0)
 TOGETHER = RestartPolicy("role", max_restarts=99, backoff_ns=0)
@@ -13,13 +13,11 @@ TOGETHER = RestartPolicy("role", max_restarts=99, backoff_ns=0)
 def actors(count: int, nodes: int, cpu: float = 2, **options: int) -> Talk:
     """Actors that restart one by one, on more nodes than they need."""
     actor = role("actor", min_replicas=count, max_replicas=count, restart=OFTEN)
-    talk = Talk(graph(actor, nodes=nodes, cpu=cpu, **options))
-    talk.join(*(f"node{i}" for i in range(nodes)))
-    return talk
+    return joined(actor, nodes=nodes, cpu=cpu, **options)
 
 
 def segfault(talk: Talk, name: str) -> None:
-    talk.tell(ev.ReplicaExited(r(name), talk.replica(name).attempt, "signal", 139, "SEGV"))
+    talk.report(ev.ReplicaExited, name, "signal", 139, "SEGV")
 
 
 def seats(talk: Talk, name: str) -> list[str]:
@@ -63,8 +61,7 @@ def test_r22_without_room_elsewhere_it_stays():
 
 def test_r22_of_a_gang_only_the_one_that_fails_moves():
     trainer = role("trainer", min_replicas=2, max_replicas=2, restart=TOGETHER)
-    talk = Talk(graph(trainer, nodes=3, cpu=1))
-    talk.join("node0", "node1", "node2")
+    talk = joined(trainer, nodes=3, cpu=1)
     talk.fail("trainer/1")
     talk.fail("trainer/1")
     assert seats(talk, "trainer/0") == ["node0"] * 3 and seats(talk, "trainer/1") == ["node1", "node1", "node2"]
@@ -146,8 +143,7 @@ def test_r22_a_node_that_the_job_needs_is_not_cordoned_and_that_is_said_once():
 def test_r22_a_failure_with_another_cause_does_not_tell_against_the_node():
     ps = role("ps", kind="service", restart=OFTEN)
     trainer = role("trainer", gates=(Gate("ps", "started"),), restart=TOGETHER)
-    talk = Talk(graph(ps, trainer, nodes=2, cpu=2))
-    talk.join("node0", "node1")
+    talk = joined(ps, trainer, nodes=2, cpu=2)
     for _ in range(4):
         segfault(talk, "ps/0")
         talk.now += SECOND
@@ -209,8 +205,7 @@ def test_r22_a_node_that_was_drained_and_comes_back_anew_is_used_again():
 
 
 def test_r22_a_node_that_is_lost_again_and_again_is_used_no_more():
-    talk = Talk(graph(role("trainer", max_replicas=2), nodes=2, cpu=1))
-    talk.join("node0", "node1")
+    talk = joined(role("trainer", max_replicas=2), nodes=2, cpu=1)
     for _ in range(3):
         talk.tell(ev.NodeSilent("node1"))
         talk.join("node1")
@@ -221,15 +216,13 @@ def test_r22_a_node_that_is_lost_again_and_again_is_used_no_more():
 
 
 def test_r22_a_node_that_the_job_needs_or_that_was_asked_to_go_is_used_again():
-    talk = Talk(graph(role("trainer", min_replicas=2, max_replicas=2), nodes=2, cpu=1))
-    talk.join("node0", "node1")
+    talk = joined(role("trainer", min_replicas=2, max_replicas=2), nodes=2, cpu=1)
     for _ in range(4):
         talk.tell(ev.NodeSilent("node1"))
         talk.join("node1")
         talk.wait(60)
     assert not talk.job.nodes["node1"].cordoned and len(talk.up()) == 2
-    talk = Talk(graph(role("trainer", max_replicas=2), nodes=2, cpu=1))
-    talk.join("node0", "node1")
+    talk = joined(role("trainer", max_replicas=2), nodes=2, cpu=1)
     for _ in range(4):
         talk.tell(ev.NodeLeft("node1"))
         talk.join("node1")
@@ -256,8 +249,7 @@ def test_r22_a_node_that_is_cordoned_already_keeps_the_reason_that_it_has():
 def test_r22_a_node_that_was_given_up_is_not_cordoned_on_top_of_that():
     trainer = role("trainer", min_replicas=2, max_replicas=2, restart=TOGETHER)
     actor = role("actor", min_replicas=1, max_replicas=2, restart=OFTEN)
-    talk = Talk(graph(trainer, actor, cordon_after=2))
-    talk.join("node0")
+    talk = joined(trainer, actor, cordon_after=2)
     talk.join("node1")
     talk.auto = False
     talk.tell(ev.ScaleRequested("actor", 1))

@@ -5,29 +5,13 @@ from __future__ import annotations
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import StopReplica
 from flowdist.graph import MINUTE, SECOND, Domain, Gate, RestartPolicy, Rule
-from tests.control.harness import TCP, Talk, graph, r, restart, role
-
-
-def trainers(low: int = 2, high: int = 2, **fields: object):  # type: ignore[no-untyped-def]
-    fields.setdefault("restart", restart())
-    return role("trainer", min_replicas=low, max_replicas=high, **fields)
-
-
-def ps_and_trainers(on_restart: str, **fields: object) -> Talk:
-    ps = role(
-        "ps", kind="service", min_replicas=2, max_replicas=2, ports=("rpc",), ready=TCP, restart=restart("replica")
-    )
-    talk = Talk(graph(ps, trainers(gates=(Gate("ps", "ready", on_restart),), **fields)))  # type: ignore[arg-type]
-    talk.join("node0")
-    return talk
+from tests.control.harness import TCP, Talk, graph, joined, r, restart, role
+from tests.control.test_rules_recovery import ps_and_trainers, trainers
 
 
 def test_r7_one_charge_for_one_incident_however_many_fail():
-    talk = Talk(graph(trainers(4, 4)), auto=False)
-    talk.join("node0")
-    talk.tell(ev.StoreOpened("trainer", 1, 1))
-    for i in range(4):
-        talk.tell(ev.ReplicaStarted(r(f"trainer/{i}"), 1))
+    talk = joined(trainers(4, 4))
+    talk.auto = False
     for i in range(4):
         talk.fail(f"trainer/{i}")
     talk.tell(ev.StoreOpened("trainer", 2, 1))
@@ -39,11 +23,8 @@ def test_r7_one_charge_for_one_incident_however_many_fail():
 
 def test_r7_a_failure_inside_an_incident_is_still_judged():
     rules = (Rule("fail", exit=2),)
-    talk = Talk(graph(trainers(restart=restart("role", 3, rules=rules))), auto=False)
-    talk.join("node0")
-    talk.tell(ev.StoreOpened("trainer", 1, 1))
-    for i in range(2):
-        talk.tell(ev.ReplicaStarted(r(f"trainer/{i}"), 1))
+    talk = joined(trainers(restart=restart("role", 3, rules=rules)))
+    talk.auto = False
     talk.fail("trainer/0", 1)
     talk.fail("trainer/1", 2)
     assert talk.outcome()[0] == "failed"
@@ -133,8 +114,7 @@ def test_r7_what_an_incident_has_caused_goes_on_when_its_restart_fails_again():
 
 
 def test_r7_a_restart_that_fails_again_is_charged_again():
-    talk = Talk(graph(trainers(1, 1, restart=restart("role", 2), ready=TCP)), auto=False)
-    talk.join("node0")
+    talk = joined(trainers(1, 1, restart=restart("role", 2), ready=TCP), auto=False)
     for attempt in (1, 2, 3):
         talk.tell(ev.StoreOpened("trainer", attempt, 1))
         talk.tell(ev.ReplicaStarted(r("trainer/0"), attempt))
@@ -144,16 +124,14 @@ def test_r7_a_restart_that_fails_again_is_charged_again():
 
 
 def test_r8_a_lost_node_burns_no_budget_and_needs_no_policy():
-    talk = Talk(graph(trainers(1, 2, restart=None), nodes=2, cpu=1))
-    talk.join("node0", "node1")
+    talk = joined(trainers(1, 2, restart=None), nodes=2, cpu=1)
     talk.gone("node1")
     assert talk.up() == ["trainer/0"] and talk.outcome()[0] is None
 
 
 def test_r8_a_rule_may_count_lost_nodes():
     rules = (Rule("restart", kind="node_lost"),)
-    talk = Talk(graph(trainers(1, 1, restart=restart("role", 1, rules=rules)), nodes=3, cpu=1))
-    talk.join("node0", "node1", "node2")
+    talk = joined(trainers(1, 1, restart=restart("role", 1, rules=rules)), nodes=3, cpu=1)
     talk.gone("node0")
     assert len(talk.job.roles["trainer"].charges) == 1 and talk.up() == ["trainer/0"]
     talk.gone("node1")
@@ -162,8 +140,7 @@ def test_r8_a_rule_may_count_lost_nodes():
 
 
 def test_r8_free_incidents_without_progress_between_them_are_limited():
-    talk = Talk(graph(trainers(1, 1, restart=None), nodes=2, cpu=1))
-    talk.join("node0", "node1")
+    talk = joined(trainers(1, 1, restart=None), nodes=2, cpu=1)
     for _ in range(5):
         name = talk.replica("trainer/0").node
         talk.gone(name)
@@ -177,11 +154,10 @@ def test_r8_free_incidents_without_progress_between_them_are_limited():
 
 def test_r8_progress_or_health_between_them_starts_the_row_anew():
     for heal in ("progress", "health"):
-        talk = Talk(graph(trainers(1, 1, restart=None), nodes=2, cpu=1))
-        talk.join("node0", "node1")
+        talk = joined(trainers(1, 1, restart=None), nodes=2, cpu=1)
         for step in range(8):
             if heal == "progress":
-                talk.tell(ev.ReplicaProgressed(r("trainer/0"), talk.replica("trainer/0").attempt, step))
+                talk.report(ev.ReplicaProgressed, "trainer/0", step)
             else:
                 talk.wait(60)
             name = talk.replica("trainer/0").node
@@ -193,8 +169,7 @@ def test_r8_progress_or_health_between_them_starts_the_row_anew():
 def test_r9_the_first_rule_that_matches_decides():
     rules = (Rule("ignore", exit=3), Rule("fail", kind="exit"), Rule("restart", kind="signal", counted=False))
     policy = restart("replica", 1, rules=rules)
-    talk = Talk(graph(role("actor", min_replicas=1, max_replicas=3, restart=policy)))
-    talk.join("node0")
+    talk = joined(role("actor", min_replicas=1, max_replicas=3, restart=policy))
     talk.fail("actor/2", 3)
     assert talk.replica("actor/2").phase == "ended" and talk.up() == ["actor/0", "actor/1"]
     for _ in range(3):
@@ -208,8 +183,7 @@ def test_r9_the_first_rule_that_matches_decides():
 
 def test_r9_an_ignored_replica_is_ended_not_succeeded():
     policy = restart("replica", 0, then="ignore")
-    talk = Talk(graph(role("actor", min_replicas=1, max_replicas=2, restart=policy)))
-    talk.join("node0")
+    talk = joined(role("actor", min_replicas=1, max_replicas=2, restart=policy))
     talk.fail("actor/0")
     assert talk.outcome()[0] is None
     talk.finish("actor/1")
@@ -218,8 +192,7 @@ def test_r9_an_ignored_replica_is_ended_not_succeeded():
 
 def test_r9_ignoring_below_the_minimum_fails_the_job():
     policy = restart("replica", 0, then="ignore")
-    talk = Talk(graph(role("actor", min_replicas=2, max_replicas=2, restart=policy)))
-    talk.join("node0")
+    talk = joined(role("actor", min_replicas=2, max_replicas=2, restart=policy))
     talk.fail("actor/0")
     assert talk.outcome()[0] == "failed"
 
@@ -228,8 +201,7 @@ def test_r10_back_off_doubles_up_to_its_cap_and_starts_anew_after_health():
     policy = RestartPolicy(
         "role", max_restarts=99, backoff_ns=SECOND, backoff_max_ns=4 * SECOND, backoff_reset_ns=MINUTE
     )
-    talk = Talk(graph(trainers(1, 1, restart=policy)))
-    talk.join("node0")
+    talk = joined(trainers(1, 1, restart=policy))
     waits = []
     for _ in range(5):
         talk.fail("trainer/0")
@@ -290,8 +262,7 @@ def test_r7_a_back_off_ends_with_its_charge_wherever_it_was_taken_over():
 
 
 def test_r10_free_incidents_know_no_back_off():
-    talk = Talk(graph(trainers(1, 1), nodes=2, cpu=1))
-    talk.join("node0", "node1")
+    talk = joined(trainers(1, 1), nodes=2, cpu=1)
     talk.fail("trainer/0")
     for name in ("node0", "node1"):
         talk.gone(name)
@@ -300,8 +271,7 @@ def test_r10_free_incidents_know_no_back_off():
 
 
 def test_r11_a_used_up_budget_fails_the_job_with_its_cause():
-    talk = Talk(graph(trainers(restart=restart("role", 1))))
-    talk.join("node0")
+    talk = joined(trainers(restart=restart("role", 1)))
     talk.fail("trainer/0")
     talk.fail("trainer/1", 7)
     outcome, reason = talk.outcome()
@@ -310,8 +280,7 @@ def test_r11_a_used_up_budget_fails_the_job_with_its_cause():
 
 
 def test_r11_a_budget_with_a_window_forgets_what_is_older():
-    talk = Talk(graph(trainers(1, 1, restart=restart("role", 2, within_ns=MINUTE, backoff_ns=0))))
-    talk.join("node0")
+    talk = joined(trainers(1, 1, restart=restart("role", 2, within_ns=MINUTE, backoff_ns=0)))
     for _ in range(6):
         talk.fail("trainer/0")
         talk.wait(31)
@@ -326,8 +295,7 @@ def test_r11_then_ignore_ends_an_auxiliary_role_and_nothing_else():
     aux = role(
         "evaluator", primary=False, gates=(Gate("trainer", "started"),), restart=restart("role", 1, then="ignore")
     )
-    talk = Talk(graph(trainers(), aux))
-    talk.join("node0")
+    talk = joined(trainers(), aux)
     talk.fail("evaluator/0")
     talk.wait(10)
     talk.fail("evaluator/0")
@@ -336,8 +304,7 @@ def test_r11_then_ignore_ends_an_auxiliary_role_and_nothing_else():
 
 
 def test_no_policy_means_that_a_failure_fails_the_job():
-    talk = Talk(graph(trainers(restart=None)))
-    talk.join("node0")
+    talk = joined(trainers(restart=None))
     talk.fail("trainer/1")
     assert talk.outcome() == (
         "failed",
@@ -349,9 +316,7 @@ WIDER = restart("job", 1, backoff_ns=0)
 
 
 def two_roles(policy: RestartPolicy, **fields: object) -> Talk:
-    talk = Talk(graph(trainers(restart=policy, **fields), role("reader", restart=restart())))
-    talk.join("node0")
-    return talk
+    return joined(trainers(restart=policy, **fields), role("reader", restart=restart()))
 
 
 def test_r11_after_a_used_up_budget_a_wider_scope_restarts_with_a_budget_of_its_own():
@@ -379,8 +344,7 @@ def test_r11_what_is_used_up_at_last_is_the_widest_budget():
 def test_r11_it_may_be_widened_again_and_again():
     wider = restart("role", 1, then="widen", wider=WIDER, backoff_ns=0)
     actor = role("actor", min_replicas=2, max_replicas=2, restart=restart("replica", 1, then="widen", wider=wider))
-    talk = Talk(graph(actor, role("reader", restart=restart())))
-    talk.join("node0")
+    talk = joined(actor, role("reader", restart=restart()))
     seen = []
     for _ in range(3):
         talk.fail("actor/0")
@@ -405,8 +369,7 @@ def test_r11_a_narrow_budget_that_its_window_has_renewed_is_used_again():
 def test_r11_a_wider_scope_without_budget_left_may_be_ignored():
     wider = restart("role", 0, then="ignore")
     aux = role("evaluator", primary=False, restart=restart("role", 1, then="widen", wider=wider))
-    talk = Talk(graph(trainers(), aux))
-    talk.join("node0")
+    talk = joined(trainers(), aux)
     talk.fail("evaluator/0")
     talk.fail("evaluator/0")
     assert talk.job.roles["evaluator"].outcome == "ignored" and talk.up() == ["trainer/0", "trainer/1"]
@@ -429,8 +392,7 @@ def test_r11_a_charge_of_the_wider_budget_is_taken_back_from_it():
     policy = restart("role", 0, then="widen", wider=wider)
     ps = role("ps", kind="service", restart=restart("replica"))
     late = trainers(gates=(Gate("ps", "started"),), restart=policy)
-    talk = Talk(graph(ps, late, role("reader"), domains=(Domain("core", ("trainer", "reader")),)))
-    talk.join("node0")
+    talk = joined(ps, late, role("reader"), domains=(Domain("core", ("trainer", "reader")),))
     talk.fail("trainer/0")
     assert [charge.level for charge in talk.job.roles["trainer"].charges] == [1]
     assert talk.attempts() == {"ps/0": 1, "trainer/0": 2, "trainer/1": 2, "reader/0": 2}
@@ -442,8 +404,7 @@ def test_r11_a_charge_of_the_wider_budget_is_taken_back_from_it():
 def test_r9_a_lost_node_may_be_ignored_by_rule():
     policy = restart("replica", 1, rules=(Rule("ignore", kind="node_lost"),))
     actor = role("actor", min_replicas=1, max_replicas=2, primary=False, restart=policy)
-    talk = Talk(graph(role("trainer"), actor, nodes=3, cpu=1))
-    talk.join("node0", "node1", "node2")
+    talk = joined(role("trainer"), actor, nodes=3, cpu=1)
     talk.gone("node1")
     assert talk.replica("actor/0").phase == "ended" and talk.job.incidents == []
     says = 'node1 lost (its agent died); lost replicas: actor/0; ignored: rule On("node_lost") says ignore'
@@ -459,8 +420,7 @@ def test_r9_a_lost_node_may_be_ignored_by_rule():
 def test_r9_below_its_minimum_an_auxiliary_role_goes_on_with_what_is_left():
     policy = restart("replica", 0, then="ignore")
     actor = role("actor", min_replicas=2, max_replicas=2, primary=False, restart=policy)
-    talk = Talk(graph(role("trainer"), actor))
-    talk.join("node0")
+    talk = joined(role("trainer"), actor)
     talk.fail("actor/0")
     assert talk.up() == ["trainer/0", "actor/1"] and talk.job.roles["actor"].outcome is None
 
@@ -468,8 +428,7 @@ def test_r9_below_its_minimum_an_auxiliary_role_goes_on_with_what_is_left():
 def test_r9_an_incident_whose_last_world_is_ignored_is_over():
     rules = (Rule("ignore", exit=3),)
     aux = role("aux", primary=False, min_replicas=2, max_replicas=2, restart=restart("role", 2, rules=rules))
-    talk = Talk(graph(trainers(), aux))
-    talk.join("node0")
+    talk = joined(trainers(), aux)
     talk.auto = False
     talk.fail("aux/0")
     talk.fail("aux/1", 3)
@@ -481,8 +440,7 @@ def test_r9_who_is_ignored_leaves_the_incident_to_the_others():
     rules = (Rule("ignore", exit=3),)
     policy = restart("role", 2, rules=rules)
     actor = role("actor", min_replicas=1, max_replicas=2, primary=False, gang=False, restart=policy)
-    talk = Talk(graph(role("trainer"), actor))
-    talk.join("node0")
+    talk = joined(role("trainer"), actor)
     talk.auto = False
     talk.fail("actor/0")
     talk.fail("actor/1", 3)
@@ -496,8 +454,7 @@ def test_r9_who_is_ignored_leaves_the_incident_to_the_others():
 
 def test_r5_without_a_gang_the_scope_may_still_be_the_role():
     actor = role("actor", min_replicas=3, max_replicas=3, gang=False, restart=restart("role"))
-    talk = Talk(graph(actor))
-    talk.join("node0")
+    talk = joined(actor)
     talk.fail("actor/1")
     assert talk.attempts() == {"actor/0": 2, "actor/1": 2, "actor/2": 2}
     assert len(talk.job.roles["actor"].charges) == 1
@@ -505,8 +462,7 @@ def test_r5_without_a_gang_the_scope_may_still_be_the_role():
 
 def test_r9_an_ignored_replica_takes_no_seat_from_one_that_was_scaled_away():
     policy = restart("replica", 3, rules=(Rule("ignore", kind="signal"),))
-    talk = Talk(graph(role("actor", min_replicas=1, max_replicas=2, restart=policy)))
-    talk.join("node0")
+    talk = joined(role("actor", min_replicas=1, max_replicas=2, restart=policy))
     talk.tell(ev.ScaleRequested("actor", 1))
     talk.tell(ev.ReplicaExited(r("actor/0"), 1, "signal", signal="KILL"))
     assert talk.up() == ["actor/1"]

@@ -14,14 +14,12 @@ from flowdist.control.protocol.effects import AskStep, OpenStore, StartReplica, 
 from flowdist.graph import MINUTE, MS, SECOND, Gate, JobOptions
 from tests.control import agent_harness as agents
 from tests.control.agent_harness import T, kill
-from tests.control.harness import TCP, Talk, graph, node, r, restart, role
+from tests.control.harness import TCP, Talk, graph, joined, node, r, restart, role
 
 
 def two_trainers(**options: int) -> Talk:
     trainers = role("trainer", min_replicas=1, max_replicas=2, restart=restart())
-    talk = Talk(graph(trainers, nodes=2, cpu=1, **options))
-    talk.join("node0", "node1")
-    return talk
+    return joined(trainers, nodes=2, cpu=1, **options)
 
 
 def take_over(talk: Talk) -> Sessions:
@@ -118,8 +116,7 @@ def test_r21_a_node_that_was_lost_before_has_to_join_anew():
 
 def test_r21_what_was_due_meanwhile_is_put_off_until_agents_could_be_heard():
     ps = role("ps", kind="service", ready=TCP, ready_timeout_ns=10 * SECOND, restart=restart("replica"))
-    talk = Talk(graph(ps, role("trainer")), auto=False)
-    talk.join("node0")
+    talk = joined(ps, role("trainer"), auto=False)
     talk.tell(ev.StoreOpened("ps/0", 1, 1))
     talk.tell(ev.ReplicaStarted(r("ps/0"), 1))
     talk.now = 60 * SECOND
@@ -132,8 +129,7 @@ def test_r21_what_was_due_meanwhile_is_put_off_until_agents_could_be_heard():
 
 def test_r21_what_is_due_later_than_that_is_due_when_it_was():
     ps = role("ps", kind="service", ready=TCP, ready_timeout_ns=MINUTE, restart=restart("replica"))
-    talk = Talk(graph(ps, role("trainer")), auto=False)
-    talk.join("node0")
+    talk = joined(ps, role("trainer"), auto=False)
     talk.tell(ev.StoreOpened("ps/0", 1, 1))
     talk.tell(ev.ReplicaStarted(r("ps/0"), 1))
     take_over(talk)
@@ -142,8 +138,8 @@ def test_r21_what_is_due_later_than_that_is_due_when_it_was():
 
 def test_r21_an_agent_keeps_its_workers_as_long_as_its_controller_may_restart():
     talk = refused_until(500)
-    (joined,) = talk.tell(io.Connected())
-    assert isinstance(joined, msg.Join) and joined.inventory == (ev.InventoryItem(T, 1, "running"),)
+    (hello,) = talk.tell(io.Connected())
+    assert isinstance(hello, msg.Join) and hello.inventory == (ev.InventoryItem(T, 1, "running"),)
     talk.tell(msg.Acked(2, 1, talk.now))
     assert talk.at(502.9) == [] and talk.at(503) == [kill("KILL")], "the new lease counts as every lease does"
     talk = refused_until(599)
@@ -152,8 +148,7 @@ def test_r21_an_agent_keeps_its_workers_as_long_as_its_controller_may_restart():
 
 def refused_until(seconds: int) -> agents.Talk:
     """An agent that finds nobody listening, from the first second on."""
-    talk = agents.Talk()
-    talk.run()
+    talk = agents.running()
     talk.tell(io.Disconnected())
     for second in range(1, seconds + 1):
         assert talk.at(second) == [] and talk.tell(io.Refused(is_local=True)) == []
@@ -161,15 +156,13 @@ def refused_until(seconds: int) -> agents.Talk:
 
 
 def test_r21_an_agent_that_hears_nothing_fences_at_the_end_of_its_lease():
-    talk = agents.Talk()
-    talk.run()
+    talk = agents.running()
     talk.tell(io.Disconnected())
     assert talk.at(2.9) == [] and talk.at(3) == [kill("KILL")]
 
 
 def test_r21_a_refused_connection_is_silence_since_a_firewall_may_have_refused_it():
-    talk = agents.Talk()
-    talk.run()
+    talk = agents.running()
     talk.tell(io.Disconnected())
     for second in (1, 2):
         assert talk.at(second) == [] and talk.tell(io.Refused(is_local=False)) == []
@@ -177,8 +170,7 @@ def test_r21_a_refused_connection_is_silence_since_a_firewall_may_have_refused_i
 
 
 def test_r21_an_agent_whose_host_goes_quiet_after_a_refusal_fences_a_lease_later():
-    talk = agents.Talk()
-    talk.run()
+    talk = agents.running()
     talk.tell(io.Disconnected())
     talk.at(2)
     talk.tell(io.Refused(is_local=True))
@@ -221,8 +213,7 @@ def test_r19_a_lease_that_is_renewed_at_one_go_is_where_played_heartbeats_leave_
 
 
 def test_r20_an_agent_that_joined_anew_ignores_orders_for_its_earlier_incarnation():
-    talk = agents.Talk()
-    talk.run()
+    talk = agents.running()
     talk.tell(msg.Rejoin(1, 1))
     talk.tell(io.WorkerExited(T, 1, 0, signal="KILL"))
     talk.tell(io.WorkerExited(T, 1, 1, signal="KILL"))
@@ -266,8 +257,7 @@ def test_r20_an_acknowledgement_of_an_earlier_incarnation_renews_no_lease():
 
 
 def test_r20_an_agent_that_is_told_twice_to_join_anew_fences_once():
-    talk = agents.Talk()
-    talk.run()
+    talk = agents.running()
     assert talk.tell(msg.Rejoin(1, 1)) == [kill("KILL")]
     assert talk.tell(msg.Rejoin(1, 1)) == []
     talk.tell(io.Disconnected())
@@ -375,8 +365,7 @@ def test_r14_a_question_for_the_step_or_its_answer_is_said_again():
 
 def test_the_addresses_that_a_replica_has_are_told_again():
     ps = role("ps", kind="service", ports=("rpc",), ready=TCP, restart=restart("replica"))
-    talk = Talk(graph(ps, role("trainer", gates=(Gate("ps", "ready"),)), nodes=2, cpu=1))
-    talk.join("node0", "node1")
+    talk = joined(ps, role("trainer", gates=(Gate("ps", "ready"),)), nodes=2, cpu=1)
     told = (("ps:rpc", "127.0.0.1:4000"),)
     assert reconnect(talk, "node1", item("trainer/0", "running")) == [TellPeers("node1", r("trainer/0"), 1, told)]
 
@@ -391,8 +380,7 @@ def test_an_ipv6_address_of_another_role_has_brackets():
 
 def test_a_start_or_a_store_that_was_lost_with_the_connection_is_ordered_again():
     trainers = role("trainer", min_replicas=2, max_replicas=2)
-    talk = Talk(graph(trainers, nodes=2, cpu=1), auto=False)
-    talk.join("node0", "node1")
+    talk = joined(trainers, nodes=2, cpu=1, auto=False)
     assert reconnect(talk, "node0") == [OpenStore("node0", "trainer", 1)]
     talk.tell(ev.StoreOpened("trainer", 1, 29400))
     (again,) = reconnect(talk, "node1")
@@ -410,8 +398,7 @@ def test_what_was_heard_to_run_and_is_unknown_to_its_agent_has_failed():
 
 def test_an_inventory_tells_what_was_not_heard_for_want_of_a_connection():
     ps = role("ps", kind="service", ports=("rpc",), ready=TCP, restart=restart("replica"))
-    talk = Talk(graph(ps, role("trainer", gates=(Gate("ps", "ready"),))), auto=False)
-    talk.join("node0")
+    talk = joined(ps, role("trainer", gates=(Gate("ps", "ready"),)), auto=False)
     talk.tell(ev.StoreOpened("ps/0", 1, 1))
     reconnect(talk, "node0", item("ps/0", "ready", ports=(("rpc", 4000),)))
     assert talk.replica("ps/0").phase == "ready" and talk.world("trainer").phase == "opening"

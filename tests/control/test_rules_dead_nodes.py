@@ -9,7 +9,7 @@ from flowdist.control.membership.waiting import waiting_for
 from flowdist.control.protocol import events as ev
 from flowdist.graph import MS, SECOND, Domain, FailureKind, Gate, JointWorld, RestartPolicy, Rule
 from flowdist.graph.policies import Action
-from tests.control.harness import Talk, graph, r, restart, role
+from tests.control.harness import Talk, graph, joined, r, restart, role
 
 BUDGET = restart()
 RULE = restart("role", 3, rules=(Rule("fail", exit=1),))
@@ -18,8 +18,7 @@ RULE = restart("role", 3, rules=(Rule("fail", exit=1),))
 def gang(policy: RestartPolicy | None, nodes: int = 2, **options: int) -> Talk:
     """One trainer a node, all running for 100 s."""
     trainers = role("trainer", min_replicas=1, max_replicas=nodes, restart=policy)
-    talk = Talk(graph(trainers, nodes=nodes, cpu=1, **options))
-    talk.join(*(f"node{i}" for i in range(nodes)))
+    talk = joined(trainers, nodes=nodes, cpu=1, **options)
     talk.now, talk.auto = 100 * SECOND, False
     return talk
 
@@ -30,7 +29,7 @@ def charges(talk: Talk) -> list[tuple[int, int]]:
 
 def stopped(talk: Talk, *names: str) -> None:
     for name in names:
-        talk.tell(ev.ReplicaStopped(r(name), talk.replica(name).attempt))
+        talk.report(ev.ReplicaStopped, name)
 
 
 @pytest.mark.parametrize("policy", [None, BUDGET, RULE, restart("role", 0), restart("role", 0, then="ignore")])
@@ -152,8 +151,7 @@ def test_r8_without_a_rule_of_its_own_it_costs_nothing_whichever_is_reported_fir
 def test_r8_a_peer_on_the_node_of_an_unkillable_worker_is_excused_as_well():
     """It is of another world, which lost a member with that node."""
     trainers = role("trainer", min_replicas=1, max_replicas=2, restart=RULE)
-    talk = Talk(graph(role("other"), trainers, nodes=2, cpu=2))
-    talk.join("node0", "node1")
+    talk = joined(role("other"), trainers, nodes=2, cpu=2)
     talk.auto = False
     near, far = sorted(
         ("trainer/0", "trainer/1"), key=lambda name: talk.replica(name).node != talk.replica("other/0").node
@@ -196,8 +194,7 @@ def test_r7_where_nothing_of_its_world_runs_elsewhere_nobody_is_waited_for():
 
 def test_r8_a_node_on_which_others_still_run_has_not_answered():
     trainers = role("trainer", min_replicas=1, max_replicas=4)
-    talk = Talk(graph(trainers, nodes=2, cpu=2))
-    talk.join("node0", "node1")
+    talk = joined(trainers, nodes=2, cpu=2)
     talk.auto = False
     talk.fail("trainer/0")
     stopped(talk, "trainer/1", "trainer/2")
@@ -225,8 +222,7 @@ def merged(*, helper_fails: bool = True) -> Talk:
     policy = restart("role", 3, rules=(Rule("ignore", exit=1),))
     helper = role("helper", min_replicas=2, max_replicas=2, restart=policy, primary=False)
     main = role("main", min_replicas=2, max_replicas=2)
-    talk = Talk(graph(helper, main, role("wide", restart=restart("job")), nodes=5, cpu=1))
-    talk.join(*(f"node{i}" for i in range(5)))
+    talk = joined(helper, main, role("wide", restart=restart("job")), nodes=5, cpu=1)
     talk.now, talk.auto = 100 * SECOND, False
     if helper_fails:
         talk.fail("helper/0")
@@ -275,8 +271,7 @@ def test_r7_a_failure_is_judged_when_its_own_peers_have_answered():
 def test_r7_a_judged_failure_is_charged_though_a_dead_node_caused_another():
     helper = role("helper", min_replicas=2, max_replicas=2, restart=BUDGET)
     main = role("main", min_replicas=2, max_replicas=2, gates=(Gate("helper", "started"),))
-    talk = Talk(graph(helper, main, nodes=5, cpu=1))
-    talk.join(*(f"node{i}" for i in range(5)))
+    talk = joined(helper, main, nodes=5, cpu=1)
     talk.auto = False
     first, second = (talk.replica(name).node for name in ("helper/1", "main/1"))
     talk.tell(ev.NodeSuspected(first))
@@ -388,8 +383,7 @@ def test_r15_a_hang_is_nobody_elses_doing():
 def test_r9_an_auxiliary_gang_is_not_ignored_when_a_lost_node_made_it_fail():
     policy = restart("role", 0, then="ignore")
     helper = role("helper", min_replicas=1, max_replicas=2, restart=policy, primary=False)
-    talk = Talk(graph(role("main"), helper, nodes=3, cpu=1))
-    talk.join("node0", "node1", "node2")
+    talk = joined(role("main"), helper, nodes=3, cpu=1)
     talk.auto = False
     seats = {talk.replica(f"helper/{i}").node: f"helper/{i}" for i in (0, 1)}
     dead, alive = sorted(seats)
@@ -403,8 +397,7 @@ def test_r9_an_auxiliary_gang_is_not_ignored_when_a_lost_node_made_it_fail():
 def test_r9_an_auxiliary_gang_whose_peers_are_well_is_ignored_alone(scope: str):
     policy = restart(scope, 0, then="ignore")
     helper = role("helper", min_replicas=1, max_replicas=2, restart=policy, primary=False)
-    talk = Talk(graph(role("main"), helper, nodes=3, cpu=1))
-    talk.join("node0", "node1", "node2")
+    talk = joined(role("main"), helper, nodes=3, cpu=1)
     talk.fail("helper/0")
     assert talk.job.roles["helper"].outcome == "ignored" and talk.up() == ["main/0"]
     assert talk.attempts()["main/0"] == 1
@@ -415,8 +408,7 @@ def test_r9_a_peer_of_an_unjudged_failure_does_not_restart_more_than_that(is_los
     """Its policy says the whole job; but what it follows from is ignored, or was the loss of a node."""
     policy = restart("job", 0, then="ignore")
     helper = role("helper", min_replicas=1, max_replicas=3, restart=policy, primary=False)
-    talk = Talk(graph(role("main"), helper, nodes=4, cpu=1))
-    talk.join("node0", "node1", "node2", "node3")
+    talk = joined(role("main"), helper, nodes=4, cpu=1)
     talk.auto = False
     first, second, third = (f"helper/{i}" for i in range(3))
     talk.fail(first)
@@ -439,8 +431,7 @@ def dependent(is_spare: bool = False) -> Talk:
         "helper", min_replicas=2, max_replicas=2, restart=policy, primary=False, gates=(Gate("ps", "started"),)
     )
     main = role("main", gates=(Gate("helper", "started", "restart"),))
-    talk = Talk(graph(ps, helper, main, nodes=4 + is_spare, cpu=1))
-    talk.join(*(f"node{i}" for i in range(4 + is_spare)))
+    talk = joined(ps, helper, main, nodes=4 + is_spare, cpu=1)
     talk.auto = False
     return talk
 
@@ -479,8 +470,7 @@ def test_r7_who_falls_over_a_failure_in_doubt_is_still_judged_when_that_is_known
     policy = restart("replica", 0, then="ignore")
     readers = role("reader", min_replicas=1, max_replicas=2, restart=policy, gates=(Gate("data", "started"),))
     trainer = role("trainer", restart=restart("job"), gates=(Gate("reader", "started"),))
-    talk = Talk(graph(data, readers, trainer, role("other"), nodes=5, cpu=1))
-    talk.join(*(f"node{i}" for i in range(5)))
+    talk = joined(data, readers, trainer, role("other"), nodes=5, cpu=1)
     talk.auto = False
     talk.tell(ev.NodeSuspected(talk.replica("data/0").node))
     talk.fail("reader/0")
@@ -499,8 +489,7 @@ def test_r7_an_upstream_that_fails_meanwhile_takes_the_blame():
         "trainer", min_replicas=2, max_replicas=2, restart=restart("role", 0), gates=(Gate("ps", "started"),)
     )
     for fails in (True, False):
-        talk = Talk(graph(ps, trainers, nodes=3, cpu=1))
-        talk.join("node0", "node1", "node2")
+        talk = joined(ps, trainers, nodes=3, cpu=1)
         talk.now, talk.auto = 100 * SECOND, False
         talk.fail("trainer/0")
         stopped(talk, "trainer/1")
@@ -538,8 +527,7 @@ def test_r7_an_upstream_that_fails_by_itself_pays_though_its_dependent_lost_a_no
     ps = role("ps", kind="service", restart=restart("replica"))
     gates = (Gate("ps", "started", "restart"),)
     trainers = role("trainer", min_replicas=1, max_replicas=2, restart=BUDGET, gates=gates)
-    talk = Talk(graph(ps, trainers, nodes=3, cpu=1))
-    talk.join("node0", "node1", "node2")
+    talk = joined(ps, trainers, nodes=3, cpu=1)
     talk.now, talk.auto = 100 * SECOND, False
     talk.fail("ps/0")
     talk.fail("trainer/0")
@@ -551,8 +539,7 @@ def test_r7_an_upstream_that_fails_by_itself_pays_though_its_dependent_lost_a_no
 def test_r7_what_an_upstream_has_excused_is_not_excused_again(policy: RestartPolicy):
     ps = role("ps", kind="service", restart=restart("replica"))
     trainers = role("trainer", min_replicas=1, max_replicas=3, restart=policy, gates=(Gate("ps", "started"),))
-    talk = Talk(graph(ps, trainers, nodes=4, cpu=1))
-    talk.join("node0", "node1", "node2", "node3")
+    talk = joined(ps, trainers, nodes=4, cpu=1)
     talk.now, talk.auto = 100 * SECOND, False
     talk.fail("trainer/0")
     talk.fail("ps/0")
@@ -566,8 +553,7 @@ def test_r7_what_an_upstream_has_excused_is_not_excused_again(policy: RestartPol
 def test_r8_no_charge_is_made_where_a_wider_incident_has_taken_in_what_a_lost_node_has_caused():
     a = role("a", min_replicas=1, max_replicas=3, restart=BUDGET)
     b = role("b", min_replicas=1, max_replicas=3, restart=restart("job"))
-    talk = Talk(graph(a, b, nodes=2, cpu=3))
-    talk.join("node0", "node1")
+    talk = joined(a, b, nodes=2, cpu=3)
     talk.auto = False
     assert [talk.replica(name).node for name in ("a/0", "b/1", "a/2", "b/0")] == ["node0", "node0", "node1", "node1"]
     talk.fail("a/0")
@@ -580,8 +566,7 @@ def test_r8_no_charge_is_made_where_a_wider_incident_has_taken_in_what_a_lost_no
 @pytest.mark.parametrize("is_lost", [True, False])
 def test_r22_a_node_is_not_cordoned_for_what_the_loss_of_another_has_caused(is_lost: bool):
     trainers = role("trainer", min_replicas=1, max_replicas=2, restart=BUDGET)
-    talk = Talk(graph(trainers, nodes=4, cpu=1, cordon_after=1))
-    talk.join("node0", "node1", "node2", "node3")
+    talk = joined(trainers, nodes=4, cpu=1, cordon_after=1)
     talk.auto = False
     talk.fail("trainer/0")
     assert not talk.job.nodes["node0"].cordoned
@@ -598,8 +583,7 @@ def test_r22_a_node_that_was_cordoned_for_what_an_upstream_has_caused_is_used_ag
     """The trainer runs again, elsewhere, when the failure of its server is reported: only then is it excused (R7)."""
     ps = role("ps", kind="service", restart=restart("replica"))
     trainer = role("trainer", restart=BUDGET, gates=(Gate("ps", "started"),))
-    talk = Talk(graph(ps, trainer, nodes=4, cpu=1, cordon_after=1))
-    talk.join("node0", "node1", "node2", "node3")
+    talk = joined(ps, trainer, nodes=4, cpu=1, cordon_after=1)
     seat = talk.replica("trainer/0").node
     talk.fail("trainer/0")
     assert talk.job.nodes[seat].cordoned and talk.up() == ["ps/0", "trainer/0"]
@@ -617,8 +601,7 @@ def test_r22_a_node_that_was_cordoned_for_what_an_upstream_has_caused_is_used_ag
 def test_r18_of_two_worlds_that_fail_the_job_the_first_to_fail_is_named():
     for overdue in (False, True):
         roles = [role("a", min_replicas=2, max_replicas=2), role("b", min_replicas=2, max_replicas=2), role("c")]
-        talk = Talk(graph(*roles, nodes=5, cpu=1))
-        talk.join(*(f"node{i}" for i in range(5)))
+        talk = joined(*roles, nodes=5, cpu=1)
         talk.auto = False
         if overdue:
             talk.tell(ev.NodeSuspected(talk.replica("a/1").node))  # it may well be lost: then a/0 is no cause at all
@@ -637,8 +620,7 @@ def test_r18_of_two_worlds_that_fail_the_job_the_first_to_fail_is_named():
 def test_r18_a_failure_before_that_ends_nothing_is_not_named():
     ps = role("ps", kind="service", restart=restart("replica"))
     a = role("a", min_replicas=2, max_replicas=2, restart=restart("role", 0), gates=(Gate("ps", "started"),))
-    talk = Talk(graph(ps, a, role("c"), nodes=5, cpu=1))
-    talk.join(*(f"node{i}" for i in range(5)))
+    talk = joined(ps, a, role("c"), nodes=5, cpu=1)
     talk.auto = False
     talk.fail("a/0")  # ps may yet take the blame
     talk.fail("c/0")
@@ -646,8 +628,7 @@ def test_r18_a_failure_before_that_ends_nothing_is_not_named():
 
 
 def test_r6_who_leaves_in_place_on_a_node_that_was_given_up_meanwhile_ends():
-    talk = Talk(graph(role("trainer", min_replicas=1, max_replicas=4), nodes=2, cpu=2))
-    talk.join("node0", "node1")
+    talk = joined(role("trainer", min_replicas=1, max_replicas=4), nodes=2, cpu=2)
     talk.elastic("trainer/0", "trainer/3")
     talk.auto = False
     talk.tell(ev.StoreLost("trainer", 1))
@@ -659,8 +640,7 @@ def test_r6_who_leaves_in_place_on_a_node_that_was_given_up_meanwhile_ends():
 
 
 def test_r8_when_a_large_world_fails_at_once_the_nodes_are_asked_for_once():
-    talk = Talk(graph(role("trainer", min_replicas=1, max_replicas=4, restart=RULE), nodes=2, cpu=2))
-    talk.join("node0", "node1")
+    talk = joined(role("trainer", min_replicas=1, max_replicas=4, restart=RULE), nodes=2, cpu=2)
     talk.auto = False
     assert [talk.replica(f"trainer/{i}").node for i in range(4)] == ["node0", "node1", "node0", "node1"]
     talk.fail("trainer/1")

@@ -6,7 +6,7 @@ import pytest
 
 from flowdist.control.protocol import events as ev
 from flowdist.graph import SECOND, Gate, RestartPolicy, Rule
-from tests.control.harness import Talk, graph, restart, role
+from tests.control.harness import Talk, joined, restart, role
 from tests.control.test_rules_dead_nodes import BUDGET, RULE, gang, merged, stopped
 
 ONCE = restart("replica", 1)
@@ -17,8 +17,7 @@ def served(trainer: RestartPolicy | None, ps: RestartPolicy = BUDGET, trainers: 
     server = role("ps", kind="service", restart=ps)
     gates = (Gate("ps", "started"),)
     clients = role("trainer", min_replicas=1, max_replicas=trainers, restart=trainer, gates=gates)
-    talk = Talk(graph(server, clients, nodes=trainers + 1, cpu=1))
-    talk.join(*(f"node{i}" for i in range(trainers + 1)))
+    talk = joined(server, clients, nodes=trainers + 1, cpu=1)
     talk.now, talk.auto = 100 * SECOND, False
     return talk
 
@@ -73,8 +72,7 @@ def test_r9_a_replica_that_is_ignored_when_its_restart_fails_again_is_not_restar
 def test_r8_a_deferred_failure_of_a_replica_that_is_scaled_away_is_not_judged_when_its_incident_is_interrupted():
     ps, rule = role("ps", kind="service", restart=BUDGET), restart("replica", 3, rules=(Rule("fail", exit=1),))
     workers = role("worker", min_replicas=1, max_replicas=2, restart=rule, gates=(Gate("ps", "started"),))
-    talk = Talk(graph(ps, workers, nodes=3, cpu=1))
-    talk.join("node0", "node1", "node2")
+    talk = joined(ps, workers, nodes=3, cpu=1)
     talk.auto = False
     talk.fail("ps/0")
     talk.tell(ev.StoreOpened("ps/0", 2, 1))
@@ -147,8 +145,7 @@ def test_r16_who_was_told_to_stop_costs_nothing_though_its_judgement_waits_for_t
     """The helper, if its peer is not lost, is ignored. Until that is known, main has failed in the same incident."""
     helper_policy = restart("role", 3, rules=(Rule("ignore", exit=1),))
     helper = role("helper", min_replicas=2, max_replicas=2, restart=helper_policy, primary=False)
-    talk = Talk(graph(helper, role("main"), role("wide", restart=restart("job")), nodes=4, cpu=1))
-    talk.join(*(f"node{i}" for i in range(4)))
+    talk = joined(helper, role("main"), role("wide", restart=restart("job")), nodes=4, cpu=1)
     talk.auto = False
     talk.fail("helper/0")
     talk.fail("wide/0")

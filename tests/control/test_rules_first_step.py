@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from flowdist.control.protocol import events as ev
 from flowdist.graph import SECOND
-from tests.control.harness import Talk, graph, r, restart, role
+from tests.control.harness import Talk, joined, r, restart, role
 
 
 def trainers(count: int = 2, scope: str = "role", **fields: object) -> Talk:
     spec = role("trainer", max_replicas=count, restart=restart(scope, times=9, backoff_ns=0), **fields)
-    talk = Talk(graph(spec, free_incidents_max=2))
-    talk.join("node0")
-    return talk
-
-
-def counted(talk: Talk, name: str, steps: int) -> None:
-    talk.tell(ev.ReplicaStepped(r(name), talk.replica(name).attempt, steps))
-
-
-def reported(talk: Talk, name: str, step: int) -> None:
-    talk.tell(ev.ReplicaProgressed(r(name), talk.replica(name).attempt, step))
+    return joined(spec, free_incidents_max=2)
 
 
 def said(talk: Talk) -> list[str]:
@@ -43,16 +33,16 @@ def fail(talk: Talk, name: str, takes: float = 0.05) -> None:
 
 def test_an_incident_has_re_formed_when_all_run_and_recovered_with_the_first_step():
     talk = trainers()
-    counted(talk, "trainer/0", 1)
+    talk.report(ev.ReplicaStepped, "trainer/0", 1)
     fail(talk, "trainer/1")
     (incident,) = talk.job.incidents
     assert said(talk) == ["incident 1: re-formed after 50ms, charged to trainer"] and incident.result == "re-formed"
     talk.wait(0.24)
-    counted(talk, "trainer/1", 1)
+    talk.report(ev.ReplicaStepped, "trainer/1", 1)
     assert said(talk)[1:] == ["incident 1: recovered: re-formed after 50ms, first step after 290ms"]
     assert incident.result == "recovered" and incident.first_step_ns == round(0.29 * SECOND)
     talk.wait(1)
-    counted(talk, "trainer/0", 5)
+    talk.report(ev.ReplicaStepped, "trainer/0", 5)
     assert len(said(talk)) == 2, "the first step of the other member is not another recovery"
 
 
@@ -60,10 +50,10 @@ def test_steps_that_the_script_reports_say_the_same_but_zero_steps_are_none():
     talk = trainers()
     fail(talk, "trainer/1")
     talk.wait(0.1)
-    reported(talk, "trainer/0", 0)
+    talk.report(ev.ReplicaProgressed, "trainer/0", 0)
     assert len(said(talk)) == 1
     talk.wait(0.1)
-    reported(talk, "trainer/0", 1)
+    talk.report(ev.ReplicaProgressed, "trainer/0", 1)
     assert said(talk)[1:] == ["incident 1: recovered: re-formed after 50ms, first step after 250ms"]
 
 
@@ -80,7 +70,7 @@ def test_worlds_that_stop_again_before_their_first_step_have_not_recovered():
     talk = trainers()
     fail(talk, "trainer/1")
     fail(talk, "trainer/0")
-    counted(talk, "trainer/0", 1)
+    talk.report(ev.ReplicaStepped, "trainer/0", 1)
     assert [text.partition(" after")[0] for text in said(talk)] == [
         "incident 1: re-formed",
         "incident 2: re-formed",
@@ -92,10 +82,10 @@ def test_worlds_that_stop_again_before_their_first_step_have_not_recovered():
 def test_several_worlds_have_recovered_when_the_last_of_them_steps():
     talk = trainers(scope="role", gang=False)
     talk.fail("trainer/0")
-    counted(talk, "trainer/0", 1)
+    talk.report(ev.ReplicaStepped, "trainer/0", 1)
     assert said(talk)[1:] == [], "the role steps, so its other world is waited for"
     talk.wait(3)
-    counted(talk, "trainer/1", 1)
+    talk.report(ev.ReplicaStepped, "trainer/1", 1)
     assert said(talk)[1:] == ["incident 1: recovered: re-formed after 0s, first step after 3s"]
 
 
@@ -108,20 +98,19 @@ def test_a_world_may_step_before_the_last_of_its_incident_runs():
     for name in ("trainer/0", "trainer/1"):
         talk.tell(ev.StoreOpened(name, 2, 29500))
     talk.tell(ev.ReplicaStarted(r("trainer/0"), 2))
-    counted(talk, "trainer/0", 1)
+    talk.report(ev.ReplicaStepped, "trainer/0", 1)
     talk.wait(1)
     talk.tell(ev.ReplicaStarted(r("trainer/1"), 2))
     assert said(talk) == ["incident 1: re-formed after 2s, charged to trainer"]
-    counted(talk, "trainer/1", 1)
+    talk.report(ev.ReplicaStepped, "trainer/1", 1)
     assert said(talk)[1:] == ["incident 1: recovered: re-formed after 2s, first step after 2s"]
 
 
 def test_a_role_that_never_steps_keeps_no_other_role_waiting():
     load = role("loader", restart=restart("job", times=9, backoff_ns=0))
-    talk = Talk(graph(load, role("trainer", restart=restart("job", times=9, backoff_ns=0))))
-    talk.join("node0")
+    talk = joined(load, role("trainer", restart=restart("job", times=9, backoff_ns=0)))
     talk.fail("loader/0")
-    counted(talk, "trainer/0", 1)
+    talk.report(ev.ReplicaStepped, "trainer/0", 1)
     assert [text.partition(" after")[0] for text in said(talk)] == [
         "incident 1: re-formed",
         "incident 1: recovered: re-formed",
@@ -130,18 +119,16 @@ def test_a_role_that_never_steps_keeps_no_other_role_waiting():
 
 def test_an_incident_of_which_a_world_has_stopped_again_never_recovers_though_that_world_takes_no_steps():
     load = role("loader", restart=restart("role", times=9, backoff_ns=0))
-    talk = Talk(graph(load, role("trainer", restart=restart("job", times=9, backoff_ns=0))))
-    talk.join("node0")
+    talk = joined(load, role("trainer", restart=restart("job", times=9, backoff_ns=0)))
     talk.fail("trainer/0")
     talk.fail("loader/0")
-    counted(talk, "trainer/0", 1)
+    talk.report(ev.ReplicaStepped, "trainer/0", 1)
     assert [text.partition(" after")[0] for text in said(talk)] == ["incident 1: re-formed", "incident 2: re-formed"]
 
 
 def test_services_take_no_steps_and_have_recovered_when_they_serve():
     ps = role("ps", kind="service", restart=restart("replica", times=9, backoff_ns=0))
-    talk = Talk(graph(ps, role("trainer")))
-    talk.join("node0")
+    talk = joined(ps, role("trainer"))
     talk.fail("ps/0")
     assert said(talk) == ["incident 1: recovered after 0s, charged to ps"]
     assert talk.job.incidents[0].result == "recovered"
@@ -151,12 +138,12 @@ def test_r8_counted_steps_are_progress_only_if_no_attempt_has_come_so_far():
     """After a restart the true step is unknown: the job may do the same steps again and again."""
     talk = trainers()
     world = talk.world("trainer")
-    counted(talk, "trainer/0", 1)
+    talk.report(ev.ReplicaStepped, "trainer/0", 1)
     assert not world.progressed, "it may re-form again and again after its first step"
-    counted(talk, "trainer/0", 9)
+    talk.report(ev.ReplicaStepped, "trainer/0", 9)
     assert world.progressed and world.step == -1
     fail(talk, "trainer/0")
-    counted(talk, "trainer/0", 9)
+    talk.report(ev.ReplicaStepped, "trainer/0", 9)
     assert not world.progressed
-    counted(talk, "trainer/0", 10)
+    talk.report(ev.ReplicaStepped, "trainer/0", 10)
     assert world.progressed and talk.replica("trainer/0").step == -1

@@ -11,15 +11,13 @@ from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import Effect, StopReplica
 from flowdist.control.protocol.ids import ProcessState
 from flowdist.graph import MINUTE, SECOND, JointWorld, RestartPolicy, Rule
-from tests.control.harness import Talk, graph, r, restart, role
+from tests.control.harness import Talk, graph, joined, r, restart, role
 
 
 def trainers(count: int = 3, **fields: object) -> Talk:
     fields.setdefault("restart", restart())
     fields.setdefault("hang_after_ns", 5 * MINUTE)
-    talk = Talk(graph(role("trainer", min_replicas=count, max_replicas=count, **fields)))
-    talk.join("node0")
-    return talk
+    return joined(role("trainer", min_replicas=count, max_replicas=count, **fields))
 
 
 def stall(
@@ -30,11 +28,7 @@ def stall(
     seen: bool = True,
     state: ProcessState = "",
 ) -> list[Effect]:
-    return talk.tell(ev.ReplicaStalled(r(name), talk.replica(name).attempt, by, 5 * MINUTE, step, seen, state))
-
-
-def revive(talk: Talk, name: str) -> list[Effect]:
-    return talk.tell(ev.ReplicaRevived(r(name), talk.replica(name).attempt))
+    return talk.report(ev.ReplicaStalled, name, by, 5 * MINUTE, step, seen, state)
 
 
 def stops(effects: list[Effect]) -> list[StopReplica]:
@@ -131,7 +125,7 @@ def test_r15_who_is_slow_and_goes_on_does_not_hang():
     talk = trainers(2)
     stall(talk, "trainer/0")
     talk.wait(1)
-    revive(talk, "trainer/0")
+    talk.report(ev.ReplicaRevived, "trainer/0")
     talk.wait(60)
     assert talk.job.incidents == []
 
@@ -140,7 +134,7 @@ def test_r15_one_that_goes_on_does_not_excuse_another_that_does_not():
     talk = trainers(2)
     stall(talk, "trainer/0", step=3)
     stall(talk, "trainer/1", step=5)
-    revive(talk, "trainer/0")
+    talk.report(ev.ReplicaRevived, "trainer/0")
     talk.wait(2)
     assert [incident.root for incident in talk.job.incidents] == ["trainer/1"]
 
@@ -228,8 +222,7 @@ def test_r15_who_finishes_before_the_verdict_has_not_hung():
 
 def test_r15_replicas_without_a_gang_hang_one_by_one():
     actor = role("actor", min_replicas=3, max_replicas=3, restart=restart("replica"), hang_after_ns=MINUTE)
-    talk = Talk(graph(actor))
-    talk.join("node0")
+    talk = joined(actor)
     stall(talk, "actor/1", "output")
     talk.wait(2)
     assert talk.attempts() == {"actor/0": 1, "actor/1": 2, "actor/2": 1}
@@ -238,8 +231,7 @@ def test_r15_replicas_without_a_gang_hang_one_by_one():
 def test_r15_nobody_is_blamed_before_all_nodes_are_heard_by_the_new_controller():
     """Who is waited for may have fenced: the others stand still because of that, and the lease will tell."""
     gang = role("trainer", min_replicas=1, max_replicas=2, hang_after_ns=30 * SECOND)
-    talk = Talk(graph(gang, nodes=2, cpu=1))
-    talk.join("node0", "node1")
+    talk = joined(gang, nodes=2, cpu=1)
     talk.tell(ev.ControllerStarted(2))
     talk.tell(ev.NodeJoined("node1", talk.job.nodes["node1"].spec, inventory=inventory_of(talk, "trainer/1")))
     stall(talk, "trainer/1", step=9)
@@ -257,8 +249,7 @@ def spread(*steps: int, nodes: int = 3, **fields: object) -> Talk:
     """Trainers, one a node, that have reported these steps (-1: none). It is 100 s, and the agents do not answer."""
     fields.setdefault("restart", restart())
     count = len(steps)
-    talk = Talk(graph(role("trainer", min_replicas=count, max_replicas=count, **fields), nodes=nodes, cpu=1))
-    talk.join(*(f"node{i}" for i in range(nodes)))
+    talk = joined(role("trainer", min_replicas=count, max_replicas=count, **fields), nodes=nodes, cpu=1)
     progress(talk, *((f"trainer/{i}", step) for i, step in enumerate(steps)))
     talk.now, talk.auto = 100 * SECOND, False
     return talk
@@ -267,7 +258,7 @@ def spread(*steps: int, nodes: int = 3, **fields: object) -> Talk:
 def progress(talk: Talk, *steps: tuple[str, int]) -> None:
     for name, step in steps:
         if step >= 0:
-            talk.tell(ev.ReplicaProgressed(r(name), talk.replica(name).attempt, step))
+            talk.report(ev.ReplicaProgressed, name, step)
 
 
 def root(talk: Talk) -> tuple[str, str]:

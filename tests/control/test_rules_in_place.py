@@ -6,14 +6,13 @@ from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import FinishJob, StartReplica, StopReplica
 from flowdist.graph import SECOND, Domain
 from flowdist.graph.policies import RestartPolicy
-from tests.control.harness import Gate, Talk, graph, node, r, restart, role
+from tests.control.harness import Gate, Talk, joined, node, r, restart, role
 
 
 def gang(size: int = 3, nodes: int = 1, cpu: float = 8.0, least: int = 1, **fields: object) -> Talk:
     """A gang of elastic workers that runs."""
     trainer = role("trainer", min_replicas=least, max_replicas=size, restart=restart(), **fields)
-    talk = Talk(graph(trainer, nodes=nodes, cpu=cpu))
-    talk.join(*(f"node{i}" for i in range(nodes)))
+    talk = joined(trainer, nodes=nodes, cpu=cpu)
     talk.elastic(*talk.up())
     return talk
 
@@ -108,8 +107,7 @@ def test_r15_a_world_that_hangs_is_stopped_as_ever():
 def test_r5_what_restarts_because_its_upstream_does_begins_afresh():
     server = role("ps", kind="service", restart=restart("replica"))
     trainer = role("trainer", max_replicas=2, restart=restart(), gates=(Gate("ps", on_restart="restart"),))
-    talk = Talk(graph(server, trainer))
-    talk.join("node0")
+    talk = joined(server, trainer)
     talk.elastic("trainer/0", "trainer/1")
     assert talk.stops(talk.fail("ps/0")) == {"trainer/0": False, "trainer/1": False}
 
@@ -118,8 +116,7 @@ def test_r5_an_upstream_that_fails_while_survivors_wait_takes_them_along():
     server = role("ps", kind="service", restart=restart("replica"))
     gates = (Gate("ps", on_restart="restart"),)
     trainer = role("trainer", min_replicas=3, max_replicas=3, restart=restart(), gates=gates)
-    talk = Talk(graph(server, trainer))
-    talk.join("node0")
+    talk = joined(server, trainer)
     talk.elastic("trainer/0", "trainer/1", "trainer/2")
     talk.auto = False
     talk.fail("trainer/2")
@@ -135,8 +132,7 @@ def test_r5_an_upstream_that_fails_while_survivors_wait_takes_them_along():
 def test_r5_who_has_an_old_address_in_its_command_begins_afresh():
     server = role("ps", kind="service", restart=restart("replica"), ports=("rpc",))
     trainer = role("trainer", max_replicas=2, restart=restart(), gates=(Gate("ps"),), address_edges=("ps",))
-    talk = Talk(graph(server, trainer))
-    talk.join("node0")
+    talk = joined(server, trainer)
     talk.elastic("trainer/0", "trainer/1")
     talk.auto = False
     talk.fail("trainer/1")
@@ -152,8 +148,7 @@ def test_r5_who_has_an_old_address_in_its_command_begins_afresh():
 def test_r5_an_address_that_changed_is_no_reason_to_stay():
     server = role("ps", kind="service", restart=restart("replica"), ports=("rpc",))
     trainer = role("trainer", max_replicas=1, restart=restart(), gates=(Gate("ps"),), address_edges=("ps",))
-    talk = Talk(graph(server, trainer))
-    talk.join("node0")
+    talk = joined(server, trainer)
     talk.elastic("trainer/0")
     talk.auto = False
     talk.fail("ps/0")
@@ -164,8 +159,7 @@ def test_r5_an_address_that_changed_is_no_reason_to_stay():
 def test_r7_in_a_domain_only_who_can_stays():
     domain = Domain("core", ("actor", "learner"))
     policy = restart("domain")
-    talk = Talk(graph(role("actor", restart=policy), role("learner", restart=policy), domains=(domain,)))
-    talk.join("node0")
+    talk = joined(role("actor", restart=policy), role("learner", restart=policy), domains=(domain,))
     talk.elastic("learner/0")
     assert talk.stops(talk.fail("actor/0")) == {"learner/0": True}
 
@@ -214,8 +208,7 @@ def test_r18_the_job_is_not_over_while_somebody_waits_in_place():
 
 
 def test_r7_a_failure_that_fails_the_job_ends_the_mates_that_wait():
-    talk = Talk(graph(role("trainer", procs=4)))
-    talk.join("node0")
+    talk = joined(role("trainer", procs=4))
     talk.elastic("trainer/0")
     talk.auto = False
     effects = talk.tell(ev.ReplicaExited(r("trainer/0"), 1, "exit", 1, suspended=True))
@@ -225,8 +218,7 @@ def test_r7_a_failure_that_fails_the_job_ends_the_mates_that_wait():
 
 def test_r9_an_ignored_replica_does_not_leave_workers_behind():
     policy = RestartPolicy(scope="replica", max_restarts=0, then="ignore")
-    talk = Talk(graph(role("evaluator", procs=2, restart=policy, primary=False), role("main")))
-    talk.join("node0")
+    talk = joined(role("evaluator", procs=2, restart=policy, primary=False), role("main"))
     talk.elastic("evaluator/0")
     talk.auto = False
     effects = talk.tell(ev.ReplicaExited(r("evaluator/0"), 1, "exit", 1, suspended=True))
@@ -234,8 +226,7 @@ def test_r9_an_ignored_replica_does_not_leave_workers_behind():
 
 
 def test_the_failed_replica_of_several_workers_goes_on_with_those_that_are_left():
-    talk = Talk(graph(role("trainer", procs=4, restart=restart())))
-    talk.join("node0")
+    talk = joined(role("trainer", procs=4, restart=restart()))
     talk.elastic("trainer/0")
     talk.tell(ev.ReplicaExited(r("trainer/0"), 1, "signal", 0, "KILL", suspended=True))
     assert talk.attempts() == {"trainer/0": 2} and talk.suspended() == []

@@ -7,18 +7,12 @@ import pytest
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import AskStep, Effect, StopAtStep, StopReplica
 from flowdist.graph import SECOND, RestartPolicy, Rule
-from tests.control.harness import TCP, Talk, graph, r, restart, role
-
-
-def trainers(low: int = 2, high: int = 2, **fields: object):  # type: ignore[no-untyped-def]
-    return role("trainer", min_replicas=low, max_replicas=high, **fields)
+from tests.control.harness import TCP, Talk, joined, r, restart, role, trainers
 
 
 def two_of_three(**fields: object) -> Talk:
     """Two trainers, one a node, and a spare node."""
-    talk = Talk(graph(trainers(**fields), nodes=3, cpu=1))
-    talk.join("node0", "node1", "node2")
-    return talk
+    return joined(trainers(**fields), nodes=3, cpu=1)
 
 
 def drain(talk: Talk, node: str) -> list[Effect]:
@@ -27,18 +21,6 @@ def drain(talk: Talk, node: str) -> list[Effect]:
 
 def preempt(talk: Talk, node: str, seconds: float) -> list[Effect]:
     return talk.tell(ev.NodePreempted(node, round(seconds * SECOND)))
-
-
-def told(talk: Talk, name: str, step: int | None) -> list[Effect]:
-    return talk.tell(ev.StepTold(r(name), talk.replica(name).attempt, step))
-
-
-def left(talk: Talk, name: str) -> list[Effect]:
-    return talk.tell(ev.ReplicaLeftStep(r(name), talk.replica(name).attempt))
-
-
-def stopped(talk: Talk, name: str) -> list[Effect]:
-    return talk.tell(ev.ReplicaStopped(r(name), talk.replica(name).attempt))
 
 
 def orders(effects: list[Effect], *kinds: type) -> list[Effect]:
@@ -53,8 +35,8 @@ def test_r14_the_notice_goes_to_the_whole_world_and_all_stop_at_one_step():
     talk = two_of_three()
     asked = orders(drain(talk, "node0"), AskStep, StopReplica)
     assert asked == [AskStep("node0", r("trainer/0"), 1), AskStep("node1", r("trainer/1"), 1)]
-    assert orders(told(talk, "trainer/0", 7), StopAtStep) == []
-    named = told(talk, "trainer/1", 5)
+    assert orders(talk.report(ev.StepTold, "trainer/0", 7), StopAtStep) == []
+    named = talk.report(ev.StepTold, "trainer/1", 5)
     assert orders(named, StopAtStep, StopReplica) == [
         StopAtStep("node0", r("trainer/0"), 1, 8),
         StopAtStep("node1", r("trainer/1"), 1, 8),
@@ -65,11 +47,11 @@ def test_r14_the_notice_goes_to_the_whole_world_and_all_stop_at_one_step():
 def test_r14_all_re_form_elsewhere_when_the_last_rank_has_left_the_step():
     talk = two_of_three()
     drain(talk, "node0")
-    told(talk, "trainer/0", 7)
-    told(talk, "trainer/1", 7)
-    assert left(talk, "trainer/0") == []
+    talk.report(ev.StepTold, "trainer/0", 7)
+    talk.report(ev.StepTold, "trainer/1", 7)
+    assert talk.report(ev.ReplicaLeftStep, "trainer/0") == []
     assert talk.attempts() == {"trainer/0": 1, "trainer/1": 1}
-    stops = orders(left(talk, "trainer/1"), StopReplica)
+    stops = orders(talk.report(ev.ReplicaLeftStep, "trainer/1"), StopReplica)
     assert stops == [
         StopReplica("node0", r("trainer/0"), 1, 10 * SECOND),
         StopReplica("node1", r("trainer/1"), 1, 10 * SECOND),
@@ -91,8 +73,8 @@ def test_r14_a_drain_burns_no_budget_and_needs_no_policy():
 def test_r14_where_one_worker_never_asks_no_step_is_named_and_a_drain_goes_at_once():
     talk = two_of_three()
     drain(talk, "node0")
-    told(talk, "trainer/0", 7)
-    effects = told(talk, "trainer/1", None)
+    talk.report(ev.StepTold, "trainer/0", 7)
+    effects = talk.report(ev.StepTold, "trainer/1", None)
     assert [order.step for order in orders(effects, StopAtStep)] == [None, None]
     assert len(orders(effects, StopReplica)) == 2
     assert seats(talk) == {"trainer/0": "node2", "trainer/1": "node1"} and talk.now == 0
@@ -103,8 +85,8 @@ def test_r14_a_drain_does_not_wait_longer_than_its_time_for_an_answer_or_a_step(
         talk = two_of_three(drain_ns=30 * SECOND)
         drain(talk, "node0")
         if answer:
-            told(talk, "trainer/0", 7)
-            told(talk, "trainer/1", 7)
+            talk.report(ev.StepTold, "trainer/0", 7)
+            talk.report(ev.StepTold, "trainer/1", 7)
         talk.wait(29.9)
         assert talk.attempts()["trainer/1"] == 1
         talk.wait(0.1)
@@ -114,8 +96,8 @@ def test_r14_a_drain_does_not_wait_longer_than_its_time_for_an_answer_or_a_step(
 def test_r14_a_preempted_world_is_stopped_at_notice_minus_grace_at_the_latest():
     talk = two_of_three(grace_ns=10 * SECOND)
     preempt(talk, "node0", 60)
-    told(talk, "trainer/0", None)
-    told(talk, "trainer/1", None)
+    talk.report(ev.StepTold, "trainer/0", None)
+    talk.report(ev.StepTold, "trainer/1", None)
     talk.wait(49.9)
     assert talk.attempts() == {"trainer/0": 1, "trainer/1": 1}
     effects = talk.wait(0.1)
@@ -127,9 +109,9 @@ def test_r14_a_preempted_world_that_has_left_its_step_is_not_kept_waiting():
     talk = two_of_three()
     preempt(talk, "node0", 60)
     for name in ("trainer/0", "trainer/1"):
-        told(talk, name, 3)
+        talk.report(ev.StepTold, name, 3)
     for name in ("trainer/0", "trainer/1"):
-        left(talk, name)
+        talk.report(ev.ReplicaLeftStep, name)
     assert seats(talk) == {"trainer/0": "node2", "trainer/1": "node1"} and talk.now == 0
     assert [incident.kind for incident in talk.job.incidents] == ["preempted"]
     talk.gone("node0")
@@ -162,8 +144,7 @@ def test_r14_a_rule_may_fail_the_job_when_a_node_is_taken_away():
 
 
 def test_r14_a_drain_that_leaves_a_role_below_its_minimum_is_refused_in_words():
-    talk = Talk(graph(trainers(2, 2), nodes=2, cpu=1))
-    talk.join("node0", "node1")
+    talk = joined(trainers(2, 2), nodes=2, cpu=1)
     drain(talk, "node0")
     assert talk.texts()[-1] == (
         "drain node0 is refused: without it, trainer needs 1 cpu; "
@@ -174,8 +155,7 @@ def test_r14_a_drain_that_leaves_a_role_below_its_minimum_is_refused_in_words():
 
 
 def test_r14_an_elastic_role_shrinks_rather_than_keep_the_node():
-    talk = Talk(graph(trainers(1, 2), nodes=2, cpu=1))
-    talk.join("node0", "node1")
+    talk = joined(trainers(1, 2), nodes=2, cpu=1)
     drain(talk, "node0")
     talk.wait(30)
     assert seats(talk) == {"trainer/1": "node1"} and talk.starts[-1].world_size == 1
@@ -183,8 +163,7 @@ def test_r14_an_elastic_role_shrinks_rather_than_keep_the_node():
 
 def test_r14_a_second_drain_counts_who_still_has_to_leave_for_the_first():
     spec = role("a", min_replicas=2, max_replicas=2, drain_ns=60 * SECOND)
-    talk = Talk(graph(spec, nodes=3, cpu=1))
-    talk.join("node0", "node1", "node2")
+    talk = joined(spec, nodes=3, cpu=1)
     talk.auto = False  # the gang has not left its step yet: both replicas are where they were
     drain(talk, "node0")
     drain(talk, "node1")
@@ -202,8 +181,7 @@ def test_r14_a_node_that_is_not_up_can_neither_be_drained_nor_taken_away():
 
 
 def test_r14_nothing_is_placed_on_a_leaving_node_until_the_operator_takes_it_back():
-    talk = Talk(graph(trainers(1, 2), nodes=2, cpu=1))
-    talk.join("node0", "node1")
+    talk = joined(trainers(1, 2), nodes=2, cpu=1)
     drain(talk, "node0")
     talk.wait(3600)
     assert seats(talk) == {"trainer/1": "node1"}
@@ -215,39 +193,37 @@ def test_r14_nothing_is_placed_on_a_leaving_node_until_the_operator_takes_it_bac
 def test_r14_what_ends_under_a_notice_has_stopped_and_its_answer_is_not_awaited():
     talk = two_of_three(restart=None)
     drain(talk, "node0")
-    told(talk, "trainer/0", 7)
-    effects = stopped(talk, "trainer/1")
+    talk.report(ev.StepTold, "trainer/0", 7)
+    effects = talk.report(ev.ReplicaStopped, "trainer/1")
     assert orders(effects, StopAtStep) == [StopAtStep("node0", r("trainer/0"), 1, 8)]
     assert talk.attempts()["trainer/0"] == 1, "the others still have their step to reach"
-    left(talk, "trainer/0")
+    talk.report(ev.ReplicaLeftStep, "trainer/0")
     assert seats(talk) == {"trainer/0": "node2", "trainer/1": "node1"} and talk.outcome()[0] is None
 
 
 def test_r14_a_world_whose_last_member_has_ended_under_the_notice_waits_for_nobody():
     talk = two_of_three()
     preempt(talk, "node0", 60)
-    stopped(talk, "trainer/0")
+    talk.report(ev.ReplicaStopped, "trainer/0")
     assert talk.attempts()["trainer/1"] == 1
-    stopped(talk, "trainer/1")
+    talk.report(ev.ReplicaStopped, "trainer/1")
     assert seats(talk) == {"trainer/0": "node2", "trainer/1": "node1"} and talk.now == 0
 
 
 def test_r14_two_nodes_that_leave_at_the_same_time_are_one_incident():
-    talk = Talk(graph(trainers(1, 3), nodes=3, cpu=1))
-    talk.join("node0", "node1", "node2")
+    talk = joined(trainers(1, 3), nodes=3, cpu=1)
     assert len(orders(drain(talk, "node0"), AskStep)) == 3
     assert orders(drain(talk, "node1"), AskStep) == [], "nobody is asked twice"
     for name in ("trainer/0", "trainer/1", "trainer/2"):
-        told(talk, name, 4)
+        talk.report(ev.StepTold, name, 4)
     for name in ("trainer/0", "trainer/1", "trainer/2"):
-        left(talk, name)
+        talk.report(ev.ReplicaLeftStep, name)
     assert len(talk.job.incidents) == 1 and seats(talk) == {"trainer/2": "node2"}
 
 
 def test_r14_of_two_notices_the_shorter_one_counts():
     for first, second in ((60, 20), (20, 60)):
-        talk = Talk(graph(trainers(1, 3), nodes=3, cpu=1))
-        talk.join("node0", "node1", "node2")
+        talk = joined(trainers(1, 3), nodes=3, cpu=1)
         preempt(talk, "node0", first)
         preempt(talk, "node1", second)
         talk.wait(9.9)
@@ -308,7 +284,7 @@ def test_r14_said_twice_a_drain_changes_nothing():
 def test_r14_a_failure_under_the_notice_re_forms_the_world_without_the_leaving_node():
     talk = two_of_three(restart=restart())
     drain(talk, "node0")
-    told(talk, "trainer/0", 7)
+    talk.report(ev.StepTold, "trainer/0", 7)
     talk.fail("trainer/1")
     assert seats(talk) == {"trainer/0": "node2", "trainer/1": "node1"}
     assert talk.world("trainer").notice is None and len(talk.job.incidents) == 1
@@ -318,11 +294,11 @@ def test_r14_a_failure_under_the_notice_re_forms_the_world_without_the_leaving_n
 
 def test_r14_late_answers_change_nothing():
     talk = two_of_three()
-    assert told(talk, "trainer/0", 7) == [] and left(talk, "trainer/0") == []
+    assert talk.report(ev.StepTold, "trainer/0", 7) == [] and talk.report(ev.ReplicaLeftStep, "trainer/0") == []
     drain(talk, "node0")
-    told(talk, "trainer/0", 7)
-    assert told(talk, "trainer/0", 9) == []
-    told(talk, "trainer/1", 7)
+    talk.report(ev.StepTold, "trainer/0", 7)
+    assert talk.report(ev.StepTold, "trainer/0", 9) == []
+    talk.report(ev.StepTold, "trainer/1", 7)
     assert talk.world("trainer").notice.stop_at == 8
     talk.wait(30)
     for event in (ev.StepTold(r("trainer/1"), 1, 9), ev.ReplicaLeftStep(r("trainer/1"), 1)):
@@ -331,20 +307,18 @@ def test_r14_late_answers_change_nothing():
 
 def test_r14_replicas_without_a_gang_leave_one_by_one():
     actor = role("actor", min_replicas=3, max_replicas=3, restart=restart("replica"))
-    talk = Talk(graph(actor, nodes=2, cpu=3))
-    talk.join("node0", "node1")
+    talk = joined(actor, nodes=2, cpu=3)
     there = [name for name, node in seats(talk).items() if node == "node0"]
     asked = orders(drain(talk, "node0"), AskStep)
     assert [str(order.replica) for order in asked] == there and 0 < len(there) < 3
     for name in there:
-        told(talk, name, None)
+        talk.report(ev.StepTold, name, None)
     assert set(seats(talk).values()) == {"node1"}
     assert [name for name, attempt in talk.attempts().items() if attempt == 2] == there
 
 
 def test_r14_a_world_that_is_about_to_form_chooses_other_seats():
-    talk = Talk(graph(trainers(1, 1), nodes=2, cpu=1), auto=False)
-    talk.join("node0", "node1")
+    talk = joined(trainers(1, 1), nodes=2, cpu=1, auto=False)
     assert talk.world("trainer").phase == "opening" and talk.replica("trainer/0").node == "node0"
     drain(talk, "node0")
     assert talk.world("trainer").phase == "opening" and talk.replica("trainer/0").node == "node1"
@@ -376,8 +350,7 @@ def test_r14_a_closing_world_is_not_asked_to_move():
 @pytest.mark.parametrize("what", [drain, lambda talk, node: preempt(talk, node, 40)])
 def test_r14_a_world_that_succeeds_under_the_notice_leaves_nothing_open(what):  # type: ignore[no-untyped-def]
     main = role("main")
-    talk = Talk(graph(trainers(1, 1), main, nodes=3, cpu=1))
-    talk.join("node0", "node1", "node2")
+    talk = joined(trainers(1, 1), main, nodes=3, cpu=1)
     what(talk, "node0")
     talk.finish("trainer/0")  # it was on its way when the node was told
     talk.wait(60)
@@ -389,10 +362,10 @@ def test_r14_a_world_that_succeeds_under_the_notice_leaves_nothing_open(what):  
 def test_r14_a_member_that_succeeded_before_it_was_asked_is_not_waited_for():
     talk = two_of_three()
     drain(talk, "node0")
-    told(talk, "trainer/1", 7)
+    talk.report(ev.StepTold, "trainer/1", 7)
     talk.finish("trainer/0")  # it was on its way when the node was told
     assert talk.world("trainer").notice.stop_at == 8
-    left(talk, "trainer/1")
+    talk.report(ev.ReplicaLeftStep, "trainer/1")
     assert talk.attempts() == {"trainer/0": 2, "trainer/1": 2} and talk.now == 0
 
 
@@ -408,8 +381,7 @@ def test_r14_once_the_job_ends_nothing_leaves_any_more():
 
 def test_r18_an_answer_under_a_notice_opens_nothing_in_a_job_that_ends():
     service = role("a", kind="service")
-    talk = Talk(graph(service, role("main"), nodes=3, cpu=1), auto=False)
-    talk.join("node0", "node1", "node2")
+    talk = joined(service, role("main"), nodes=3, cpu=1, auto=False)
     for world, name in (("a/0", "a/0"), ("main", "main/0")):
         talk.tell(ev.StoreOpened(world, 1, 1))
         talk.tell(ev.ReplicaStarted(r(name), 1))
@@ -423,8 +395,7 @@ def test_r18_an_answer_under_a_notice_opens_nothing_in_a_job_that_ends():
 
 def test_r14_a_deadline_that_an_earlier_one_has_made_void_does_not_come_after_it():
     ready = role("trainer", min_replicas=1, max_replicas=2, ready=TCP, ready_timeout_ns=29 * SECOND, restart=restart())
-    talk = Talk(graph(ready, nodes=3, cpu=1), auto=False)
-    talk.join("node0", "node1", "node2")
+    talk = joined(ready, nodes=3, cpu=1, auto=False)
     talk.tell(ev.StoreOpened("trainer", 1, 1))
     for name in ("trainer/0", "trainer/1"):
         talk.tell(ev.ReplicaStarted(r(name), 1))

@@ -13,7 +13,7 @@ from flowdist.control.protocol import events as ev
 from flowdist.graph import MS, SECOND, Gate, RestartPolicy, Rule
 from flowdist.graph.role_graph import OnRestart
 from tests.choosing import few
-from tests.control.harness import Talk, graph, r, restart, role
+from tests.control.harness import Talk, joined, r, restart, role
 
 POLICIES = {
     "no policy": None,
@@ -37,8 +37,7 @@ def served(policy: RestartPolicy | None, edge: OnRestart = "reconnect", **fields
     ps = role("ps", kind="service", restart=restart("replica"))
     gates = (Gate("ps", "started", edge),)
     trainers = role("trainer", min_replicas=1, max_replicas=2, restart=policy, gates=gates, **fields)
-    talk = Talk(graph(ps, trainers, role("other", restart=restart()), nodes=6, cpu=1))
-    talk.join(*(f"node{i}" for i in range(6)))
+    talk = joined(ps, trainers, role("other", restart=restart()), nodes=6, cpu=1)
     assert [talk.replica(name).node for name in ("ps/0", "trainer/0", "trainer/1")] == ["node0", "node1", "node3"]
     talk.now, talk.auto = 100 * SECOND, False
     return talk
@@ -119,8 +118,7 @@ def test_r7_whoever_depends_on_it_over_another_role_is_excused_too(loss: list[ev
     for order in in_every_order(loss, exits("reader/0")):
         ps = role("ps", kind="service", restart=restart("replica"))
         cache = role("cache", kind="service", restart=restart("replica"), gates=(Gate("ps", "started"),))
-        talk = Talk(graph(ps, cache, role("reader", gates=(Gate("cache", "started"),)), nodes=5, cpu=1))
-        talk.join(*(f"node{i}" for i in range(5)))
+        talk = joined(ps, cache, role("reader", gates=(Gate("cache", "started"),)), nodes=5, cpu=1)
         talk.now, talk.auto = 100 * SECOND, False
         assert talk.replica("ps/0").node == "node0"
         tell(talk, *order)

@@ -12,7 +12,7 @@ from flowdist.control.protocol import messages as msg
 from flowdist.control.protocol.effects import StopReplica
 from flowdist.graph import MS, SECOND, Gate, JobOptions, NodeSpec, RestartPolicy, Rule
 from tests.control import agent_harness as agents
-from tests.control.harness import Talk, graph, r, restart, role
+from tests.control.harness import Talk, joined, r, restart, role
 
 BUDGET = restart()
 
@@ -20,8 +20,7 @@ BUDGET = restart()
 def gang(policy: RestartPolicy | None = BUDGET, replicas: int = 2, least: int = 1, **options: int) -> Talk:
     """One trainer a node, all running. Node1 is cut off at 97 s and fences at 100 s, at which its peers fail."""
     trainers = role("trainer", min_replicas=least, max_replicas=replicas, restart=policy)
-    talk = Talk(graph(trainers, nodes=replicas, cpu=1, **options), auto=False)
-    talk.join(*(f"node{i}" for i in range(replicas)))
+    talk = joined(trainers, nodes=replicas, cpu=1, **options, auto=False)
     form(talk, replicas, 1)
     talk.now = 99 * SECOND
     talk.tell(ev.NodeSuspected("node1"))
@@ -33,7 +32,7 @@ def form(talk: Talk, replicas: int, generation: int) -> None:
     talk.tell(ev.StoreOpened("trainer", generation, 1))
     for i in range(replicas):
         if talk.replica(f"trainer/{i}").phase == "starting":
-            talk.tell(ev.ReplicaStarted(r(f"trainer/{i}"), talk.replica(f"trainer/{i}").attempt))
+            talk.report(ev.ReplicaStarted, f"trainer/{i}")
 
 
 def lose(talk: Talk, name: str = "node1") -> None:
@@ -50,8 +49,7 @@ def served(policy: RestartPolicy | None = BUDGET) -> Talk:
     """Trainers of their own on node1 and node2, of a server on node0."""
     ps = role("ps", kind="service", restart=restart("replica"))
     trainers = role("trainer", min_replicas=2, max_replicas=2, restart=policy, gates=(Gate("ps", "started"),))
-    talk = Talk(graph(ps, trainers, nodes=4, cpu=1))
-    talk.join("node0", "node1", "node2", "node3")
+    talk = joined(ps, trainers, nodes=4, cpu=1)
     talk.now = 99 * SECOND
     return talk
 
@@ -274,8 +272,7 @@ def test_r7_what_an_incident_takes_in_is_charged_if_the_incident_came_too_late(
     ps = role("ps", kind="service", restart=restart("replica"))
     gates = (Gate("ps", "started", "restart"),)
     trainers = role("trainer", min_replicas=2, max_replicas=2, restart=policy, gates=gates)
-    talk = Talk(graph(ps, trainers, nodes=3, cpu=1))
-    talk.join("node0", "node1", "node2")
+    talk = joined(ps, trainers, nodes=3, cpu=1)
     talk.auto = False
     talk.now = 98 * SECOND
     talk.tell(ev.NodeSuspected("node2"))
@@ -301,8 +298,7 @@ def test_r8_a_failure_that_joins_an_open_incident_waits_too():
 def test_r6_an_incident_that_starts_again_waits_for_the_judgement_of_what_joins_it():
     ps, cache = (role(name, kind="service", restart=restart("replica")) for name in ("ps", "cache"))
     gates = (Gate("ps", "started"), Gate("cache", "started"))
-    talk = Talk(graph(ps, cache, role("trainer", min_replicas=2, max_replicas=2, gates=gates), nodes=4, cpu=1))
-    talk.join("node0", "node1", "node2", "node3")
+    talk = joined(ps, cache, role("trainer", min_replicas=2, max_replicas=2, gates=gates), nodes=4, cpu=1)
     talk.now, talk.auto = 100 * SECOND, False
     talk.fail("ps/0")
     talk.tell(ev.StoreOpened("ps/0", 2, 1))
@@ -329,8 +325,7 @@ def test_r8_a_world_that_is_ended_meanwhile_is_not_judged():
     ps = role("ps", kind="service", restart=restart("replica"))
     workers = role("worker", min_replicas=1, max_replicas=2, restart=restart("replica"), gates=(Gate("ps", "started"),))
     for gates in ((), (Gate("worker", "started", "restart"),)):
-        talk = Talk(graph(ps, workers, role("helper", gates=gates), nodes=4, cpu=1))
-        talk.join("node0", "node1", "node2", "node3")
+        talk = joined(ps, workers, role("helper", gates=gates), nodes=4, cpu=1)
         talk.tell(ev.NodeSuspected("node0"))
         talk.fail("worker/1")
         assert "helper" in talk.job.incidents[0].worlds or not gates
@@ -464,8 +459,7 @@ def test_r7_a_budget_is_never_overdrawn_by_what_is_judged_late():
         "worker", min_replicas=1, max_replicas=2, restart=restart("replica", 1), gates=(Gate("ps", "started"),)
     )
     ps = role("ps", kind="service", restart=restart("replica"))
-    talk = Talk(graph(ps, workers, nodes=3, cpu=1))
-    talk.join("node0", "node1", "node2")
+    talk = joined(ps, workers, nodes=3, cpu=1)
     talk.tell(ev.NodeSuspected("node0"))
     talk.fail("worker/0")
     talk.fail("worker/1")

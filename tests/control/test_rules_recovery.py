@@ -16,22 +16,20 @@ from flowdist.control.protocol.effects import (
     StopReplica,
     TellPeers,
 )
-from flowdist.graph import MINUTE, MS, SECOND, Domain, Gate, JobOptions, RestartPolicy, Rule
-from tests.control.harness import TCP, Talk, graph, r, restart, role
+from flowdist.graph import MINUTE, MS, SECOND, Domain, Gate, JobOptions, RestartPolicy, RoleSpec, Rule
+from tests.control import harness
+from tests.control.harness import TCP, Talk, graph, joined, r, restart, role
 
 
-def trainers(low: int = 2, high: int = 2, **fields: object):  # type: ignore[no-untyped-def]
-    fields.setdefault("restart", restart())
-    return role("trainer", min_replicas=low, max_replicas=high, **fields)
+def trainers(low: int = 2, high: int = 2, **fields: object) -> RoleSpec:
+    return harness.trainers(low, high, **{"restart": restart(), **fields})
 
 
 def ps_and_trainers(on_restart: str, **fields: object) -> Talk:
     ps = role(
         "ps", kind="service", min_replicas=2, max_replicas=2, ports=("rpc",), ready=TCP, restart=restart("replica")
     )
-    talk = Talk(graph(ps, trainers(gates=(Gate("ps", "ready", on_restart),), **fields)))  # type: ignore[arg-type]
-    talk.join("node0")
-    return talk
+    return joined(ps, trainers(gates=(Gate("ps", "ready", on_restart),), **fields))  # type: ignore[arg-type]
 
 
 def test_r5_an_edge_with_reconnect_keeps_the_dependent_running():
@@ -50,15 +48,13 @@ def test_r5_an_edge_with_restart_restarts_the_dependent_after_the_upstream():
 def test_r5_a_domain_restarts_together_and_edges_in_a_circle_end():
     a, b = role("a", restart=restart("role")), role("b", gates=(Gate("a", "started", "restart"),))
     other = role("other", restart=restart("replica"), gang=False, max_replicas=1)
-    talk = Talk(graph(a, b, other, domains=(Domain("core", ("a", "b")),)))
-    talk.join("node0")
+    talk = joined(a, b, other, domains=(Domain("core", ("a", "b")),))
     talk.fail("a/0")
     assert talk.attempts() == {"a/0": 2, "b/0": 2, "other/0": 1}
 
 
 def test_r5_job_scope_restarts_every_role():
-    talk = Talk(graph(role("a"), role("b", restart=restart("job")), role("c")))
-    talk.join("node0")
+    talk = joined(role("a"), role("b", restart=restart("job")), role("c"))
     talk.fail("b/0")
     assert talk.attempts() == {"a/0": 2, "b/0": 2, "c/0": 2}
 
@@ -67,8 +63,7 @@ def test_r5_what_has_not_restarted_passes_nothing_on():
     a = role("a", kind="service", restart=restart("replica"))
     b = role("b", gates=(Gate("a", "started", "restart"),))
     c = role("c", gates=(Gate("b", "succeeded", "restart"),))
-    talk = Talk(graph(a, b, c))
-    talk.join("node0")
+    talk = joined(a, b, c)
     talk.finish("b/0")
     talk.fail("a/0")
     assert talk.attempts() == {"a/0": 2, "b/0": 1, "c/0": 1}
@@ -98,11 +93,8 @@ def test_r5_a_dependent_with_the_address_in_its_command_restarts_when_it_changes
 
 
 def test_r6_all_of_the_set_is_gone_before_anything_of_it_starts_again():
-    talk = Talk(graph(trainers()), auto=False)
-    talk.join("node0")
-    talk.tell(ev.StoreOpened("trainer", 1, 1))
-    for name in ("trainer/0", "trainer/1"):
-        talk.tell(ev.ReplicaStarted(r(name), 1))
+    talk = joined(trainers())
+    talk.auto = False
     effects = talk.fail("trainer/0")
     assert [e for e in effects if not hasattr(e, "text")] == [StopReplica("node0", r("trainer/1"), 1, 2 * SECOND)]
     assert talk.world("trainer").phase == "stopping"
@@ -130,8 +122,7 @@ def test_r6_all_are_signalled_at_once_dependents_first():
 
 
 def test_r6_a_node_with_an_unkillable_worker_is_lost_and_its_gpus_stay_taken():
-    talk = Talk(graph(trainers(1, 2, restart=restart()), nodes=2, cpu=1))
-    talk.join("node0", "node1")
+    talk = joined(trainers(1, 2, restart=restart()), nodes=2, cpu=1)
     talk.auto = False
     talk.fail("trainer/0")
     talk.tell(ev.ReplicaUnkillable(r("trainer/1"), 1))
@@ -142,8 +133,7 @@ def test_r6_a_node_with_an_unkillable_worker_is_lost_and_its_gpus_stay_taken():
 
 
 def test_r6_neighbours_of_an_unkillable_worker_are_dead_before_they_are_replaced():
-    talk = Talk(graph(trainers(), role("b")))
-    talk.join("node0")
+    talk = joined(trainers(), role("b"))
     talk.join("node1")
     talk.auto = False
     talk.fail("trainer/0")
@@ -155,19 +145,15 @@ def test_r6_neighbours_of_an_unkillable_worker_are_dead_before_they_are_replaced
 
 
 def test_r16_any_exit_after_a_stop_is_neither_success_nor_failure():
-    talk = Talk(graph(trainers()), auto=False)
-    talk.join("node0")
-    talk.tell(ev.StoreOpened("trainer", 1, 1))
-    for i in range(2):
-        talk.tell(ev.ReplicaStarted(r(f"trainer/{i}"), 1))
+    talk = joined(trainers())
+    talk.auto = False
     talk.fail("trainer/0")
     talk.tell(ev.ReplicaStopped(r("trainer/1"), 1))
     assert list(talk.job.incidents[0].lost) == [r("trainer/0")]
 
 
 def test_r16_a_service_that_ends_has_failed_whatever_its_code():
-    talk = Talk(graph(role("ps", kind="service", restart=restart("replica")), role("trainer")))
-    talk.join("node0")
+    talk = joined(role("ps", kind="service", restart=restart("replica")), role("trainer"))
     talk.finish("ps/0")
     assert talk.attempts()["ps/0"] == 2 and len(talk.job.roles["ps"].charges) == 1
 
@@ -175,8 +161,7 @@ def test_r16_a_service_that_ends_has_failed_whatever_its_code():
 def test_r18_the_job_succeeds_with_its_primaries_and_stops_the_rest_in_order():
     ps = role("ps", kind="service")
     aux = role("evaluator", primary=False, gates=(Gate("trainer", "started"),))
-    talk = Talk(graph(ps, trainers(1, 1, gates=(Gate("ps", "started"),)), aux), auto=False)
-    talk.join("node0")
+    talk = joined(ps, trainers(1, 1, gates=(Gate("ps", "started"),)), aux, auto=False)
     for world, name in (("ps/0", "ps/0"), ("trainer", "trainer/0"), ("evaluator", "evaluator/0")):
         talk.tell(ev.StoreOpened(world, 1, 1))
         talk.tell(ev.ReplicaStarted(r(name), 1))
@@ -193,11 +178,8 @@ def test_r18_the_job_succeeds_with_its_primaries_and_stops_the_rest_in_order():
 
 
 def test_r18_a_terminal_state_means_that_nothing_runs_any_more():
-    talk = Talk(graph(trainers(restart=None)), auto=False)
-    talk.join("node0")
-    talk.tell(ev.StoreOpened("trainer", 1, 1))
-    for i in range(2):
-        talk.tell(ev.ReplicaStarted(r(f"trainer/{i}"), 1))
+    talk = joined(trainers(restart=None))
+    talk.auto = False
     talk.fail("trainer/0")
     assert talk.outcome()[0] is None
     effects = talk.tell(ev.ReplicaStopped(r("trainer/1"), 1))
@@ -206,8 +188,7 @@ def test_r18_a_terminal_state_means_that_nothing_runs_any_more():
 
 
 def test_cancel_gives_grace_layer_by_layer_and_a_second_one_none():
-    talk = Talk(graph(role("ps", kind="service"), trainers(1, 1, gates=(Gate("ps", "started"),))))
-    talk.join("node0")
+    talk = joined(role("ps", kind="service"), trainers(1, 1, gates=(Gate("ps", "started"),)))
     talk.auto = False
     assert [e for e in talk.tell(ev.CancelRequested()) if isinstance(e, StopReplica)] == [
         StopReplica("node0", r("trainer/0"), 1, 10 * SECOND)
@@ -217,8 +198,7 @@ def test_cancel_gives_grace_layer_by_layer_and_a_second_one_none():
 
 
 def test_r19_a_checkpoint_of_a_former_generation_is_refused():
-    talk = Talk(graph(trainers(1, 1)))
-    talk.join("node0")
+    talk = joined(trainers(1, 1))
     first = talk.tell(ev.CheckpointOffered(r("trainer/0"), 1, 1, "a", 10))
     assert first == [AnswerCheckpoint("node0", r("trainer/0"), 1, "a", 10, True)]
     talk.fail("trainer/0")
@@ -260,8 +240,7 @@ def test_r19_how_long_some_nodes_may_still_be_silent_is_a_matter_of_these_alone(
 
 
 def test_r19_a_replica_is_not_replaced_while_its_stop_is_unconfirmed():
-    talk = Talk(graph(trainers(1, 2), nodes=2, cpu=1))
-    talk.join("node0", "node1")
+    talk = joined(trainers(1, 2), nodes=2, cpu=1)
     talk.auto = False
     talk.fail("trainer/0")
     talk.wait(1000)
@@ -271,8 +250,7 @@ def test_r19_a_replica_is_not_replaced_while_its_stop_is_unconfirmed():
 
 
 def test_r20_news_of_an_earlier_attempt_is_ignored():
-    talk = Talk(graph(trainers()))
-    talk.join("node0")
+    talk = joined(trainers())
     talk.fail("trainer/0")
     before = talk.attempts()
     for event in (
@@ -288,15 +266,13 @@ def test_r20_news_of_an_earlier_attempt_is_ignored():
 
 
 def test_r20_a_node_that_joins_twice_has_lost_what_it_ran():
-    talk = Talk(graph(trainers(1, 1, restart=None)))
-    talk.join("node0")
+    talk = joined(trainers(1, 1, restart=None))
     talk.join("node0")
     assert talk.attempts() == {"trainer/0": 2} and talk.outcome()[0] is None
 
 
 def test_a_lost_connection_is_reconciled_by_the_inventory():
-    talk = Talk(graph(trainers()), auto=False)
-    talk.join("node0")
+    talk = joined(trainers(), auto=False)
     talk.tell(ev.StoreOpened("trainer", 1, 1))
     spec = talk.graph.cluster.nodes[0]
     running = ev.InventoryItem(r("trainer/0"), 1, "running")
@@ -308,8 +284,7 @@ def test_a_lost_connection_is_reconciled_by_the_inventory():
 
 
 def test_the_death_of_a_store_host_re_forms_its_world_without_counting():
-    talk = Talk(graph(trainers(restart=None)))
-    talk.join("node0")
+    talk = joined(trainers(restart=None))
     talk.tell(ev.StoreLost("trainer", 1, "killed"))
     assert talk.world("trainer").generation == 2 and talk.outcome()[0] is None
     assert talk.job.incidents[0].kind == "store_lost"
@@ -317,8 +292,7 @@ def test_the_death_of_a_store_host_re_forms_its_world_without_counting():
 
 def opened(*roles: object, **fields: object) -> Talk:
     """All run; from here on nobody answers."""
-    talk = Talk(graph(*roles, **fields))  # type: ignore[arg-type]
-    talk.join(*(spec.name for spec in talk.graph.cluster.nodes))
+    talk = joined(*roles, **fields)  # type: ignore[arg-type]
     talk.auto = False
     return talk
 
@@ -326,8 +300,7 @@ def opened(*roles: object, **fields: object) -> Talk:
 def test_r5_an_address_that_is_the_same_again_is_told_to_nobody():
     slow = RestartPolicy("replica", max_restarts=9, backoff_ns=MINUTE)
     ps = role("ps", kind="service", ports=("rpc",), ready=TCP, restart=slow)
-    talk = Talk(graph(ps, trainers(1, 1, gates=(Gate("ps", "ready"),)), nodes=2, cpu=1))
-    talk.join("node0", "node1")
+    talk = joined(ps, trainers(1, 1, gates=(Gate("ps", "ready"),)), nodes=2, cpu=1)
     for _ in range(2):
         talk.fail("ps/0")
     talk.tell(ev.NodePreempted("node0", MINUTE))
@@ -339,8 +312,7 @@ def test_r5_an_address_that_is_the_same_again_is_told_to_nobody():
 
 
 def test_r12_a_forming_world_chooses_anew_when_it_loses_a_seat_or_its_store():
-    talk = Talk(graph(trainers(1, 2), nodes=3, cpu=1), auto=False)
-    talk.join("node0", "node1", "node2")
+    talk = joined(trainers(1, 2), nodes=3, cpu=1, auto=False)
     assert talk.world("trainer").store_node == "node0" and talk.world("trainer").phase == "opening"
     talk.gone("node1")
     assert {replica.node for replica in talk.job.members_of(talk.world("trainer"))} == {"node0", "node2"}
@@ -364,8 +336,7 @@ def test_r16_a_failure_of_what_is_scaled_down_is_a_stop_unless_a_rule_ends_the_j
     """The budget is used up, and nobody is left who would have to pay or restart."""
     for rule, outcome in ((None, None), (Rule("fail", "exit"), "failed")):
         policy = RestartPolicy("replica", max_restarts=0, rules=(rule,) if rule else ())
-        talk = Talk(graph(role("actor", min_replicas=1, max_replicas=3, restart=policy), nodes=1, cpu=9))
-        talk.join("node0")
+        talk = joined(role("actor", min_replicas=1, max_replicas=3, restart=policy), nodes=1, cpu=9)
         talk.auto = False
         talk.tell(ev.ScaleRequested("actor", 2))
         assert talk.replica("actor/2").phase == "stopping"
@@ -393,8 +364,7 @@ def test_r17_the_time_to_finish_does_not_fail_what_is_being_stopped_anyway():
 
 def test_r18_of_two_reasons_to_fail_at_one_moment_the_first_is_told():
     a, b = (role(name, restart=restart("replica"), gang=False) for name in ("a", "b"))
-    talk = Talk(graph(a, b, nodes=2, cpu=1))
-    talk.join("node0", "node1")
+    talk = joined(a, b, nodes=2, cpu=1)
     talk.gone("node0")
     talk.gone("node1")
     talk.wait(600)
@@ -486,8 +456,7 @@ def test_r6_two_attempts_of_one_replica_may_outlive_sigkill_on_one_node():
 
 def test_an_incident_with_a_replica_that_waits_for_room_is_over_but_has_not_recovered():
     actor = role("actor", min_replicas=1, max_replicas=2, restart=restart("replica"))
-    talk = Talk(graph(actor, nodes=2, cpu=1))
-    talk.join("node0", "node1")
+    talk = joined(actor, nodes=2, cpu=1)
     talk.gone("node1")
     (incident,) = talk.job.incidents
     assert not incident.is_open and incident.result == "waits for room: actor/1"

@@ -9,15 +9,13 @@ from flowdist.graph import SnapshotSpec
 from flowdist.report.record.samples import ledgers_of, ledgers_text
 from tests.control.agent_harness import T, start
 from tests.control.agent_harness import Talk as AgentTalk
-from tests.control.harness import Talk, graph, restart, role
+from tests.control.harness import Talk, joined, restart, role
 
 RULE = ev.Sampling(dataset_size=100, global_batch=8, micro_batch=2, seed=7)
 
 
 def started(replicas: int = 2) -> Talk:
-    talk = Talk(graph(role("trainer", min_replicas=1, max_replicas=replicas, restart=restart()), nodes=replicas))
-    talk.join(*(f"node{number}" for number in range(replicas)))
-    return talk
+    return joined(role("trainer", min_replicas=1, max_replicas=replicas, restart=restart()), nodes=replicas)
 
 
 def sample(talk: Talk, begin: int, rule: ev.Sampling = RULE, ranks: tuple[int, ...] = (0, 1)) -> None:
@@ -163,8 +161,7 @@ def test_an_agent_reports_at_once_from_where_a_worker_takes_samples_and_again_af
 
 def test_r25_steps_in_a_snapshot_count_once_a_generation_goes_on_from_it() -> None:
     kept = SnapshotSpec(copies=1)
-    talk = Talk(graph(role("trainer", min_replicas=2, max_replicas=2, restart=restart(), snapshots=kept), nodes=2))
-    talk.join("node0", "node1")
+    talk = joined(role("trainer", min_replicas=2, max_replicas=2, restart=restart(), snapshots=kept), nodes=2)
     for node in ("node0", "node1"):
         talk.tell(ev.VaultOpened(node, 7000))
     sample(talk, 0)

@@ -347,7 +347,7 @@ def test_r24_a_snapshot_is_not_given_up_for_what_is_no_failure_to_read_it(betwee
     save(talk, 480)
     assert read_in_vain(talk, 5) == [(1, 480)] * 5
     if between == "step":
-        talk.tell(ev.ReplicaStepped(r("trainer/0"), talk.replica("trainer/0").attempt, 481))
+        talk.report(ev.ReplicaStepped, "trainer/0", 481)
     if between == "lost node":
         talk.gone("node3")
         assert chosen(talk) == (1, 480), "nobody has failed"
@@ -427,10 +427,10 @@ def test_r24_the_loss_of_a_node_without_a_member_re_forms_a_generation_that_read
     save(talk, 480)
     talk.tell(ev.DrainRequested("node2"))
     talk.answer()
-    talk.tell(ev.ReplicaStopped(r("trainer/2"), talk.replica("trainer/2").attempt))
+    talk.report(ev.ReplicaStopped, "trainer/2")
     for name in ("trainer/0", "trainer/1"):
         if talk.replica(name).is_live:
-            talk.tell(ev.ReplicaStopped(r(name), talk.replica(name).attempt))
+            talk.report(ev.ReplicaStopped, name)
     world = talk.world("trainer")
     assert (chosen(talk), len(world.members)) == ((1, 480), 2)
     generation = world.generation

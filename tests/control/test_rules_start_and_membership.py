@@ -10,17 +10,12 @@ from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import CloseStore, Decided, OpenStore, StartReplica, StopReplica
 from flowdist.control.protocol.ids import NODE_RANK, unnamed_nodes
 from flowdist.graph import HOUR, NODE_PROCS, SECOND, Gate, NodeSpec, Readiness
-from tests.control.harness import TCP, Talk, graph, node, r, restart, role
-
-
-def trainers(low: int, high: int, **fields: object):  # type: ignore[no-untyped-def]
-    return role("trainer", min_replicas=low, max_replicas=high, **fields)
+from tests.control.harness import TCP, Talk, graph, joined, node, r, restart, role, trainers
 
 
 def test_r1_a_role_starts_after_its_gate():
     ps = role("ps", kind="service", ready=TCP, ports=("rpc",))
-    talk = Talk(graph(ps, trainers(1, 1, gates=(Gate("ps", "ready"),))), auto=False)
-    talk.join("node0")
+    talk = joined(ps, trainers(1, 1, gates=(Gate("ps", "ready"),)), auto=False)
     talk.tell(ev.StoreOpened("ps/0", 1, 1))
     talk.tell(ev.ReplicaStarted(r("ps/0"), 1, (("rpc", 4000),)))
     assert talk.up() == ["ps/0"]
@@ -31,8 +26,7 @@ def test_r1_a_role_starts_after_its_gate():
 def test_r1_ready_is_lost_on_restart_so_a_late_starter_waits_again():
     ps = role("ps", kind="service", ready=TCP, restart=restart("replica"))
     late = role("late", gates=(Gate("reader", "succeeded"), Gate("ps", "ready")))
-    talk = Talk(graph(ps, role("reader"), late), auto=False)
-    talk.join("node0")
+    talk = joined(ps, role("reader"), late, auto=False)
     for world in ("ps/0", "reader"):
         talk.tell(ev.StoreOpened(world, 1, 1))
     for name in ("ps/0", "reader/0"):
@@ -53,8 +47,7 @@ def ignored_helper(**fields: object):  # type: ignore[no-untyped-def]
 
 
 def test_r1_an_ignored_dependency_is_never_ready_and_a_job_that_needs_it_fails():
-    talk = Talk(graph(ignored_helper(), role("trainer", gates=(Gate("helper", "ready"),))), auto=False)
-    talk.join("node0")
+    talk = joined(ignored_helper(), role("trainer", gates=(Gate("helper", "ready"),)), auto=False)
     talk.tell(ev.StoreOpened("helper", 1, 1))
     talk.tell(ev.ReplicaStarted(r("helper/0"), 1))
     talk.fail("helper/0")
@@ -65,8 +58,7 @@ def test_r1_an_ignored_dependency_is_never_ready_and_a_job_that_needs_it_fails()
 def test_r1_an_auxiliary_role_that_waits_for_an_ignored_one_is_ended():
     late = role("late", primary=False, min_replicas=2, max_replicas=2, gates=(Gate("helper", "ready"),))
     loose = role("loose", primary=False, max_replicas=2, gang=False, gates=(Gate("helper", "ready"),))
-    talk = Talk(graph(ignored_helper(), role("trainer"), late, loose), auto=False)
-    talk.join("node0")
+    talk = joined(ignored_helper(), role("trainer"), late, loose, auto=False)
     for world in ("helper", "trainer"):
         talk.tell(ev.StoreOpened(world, 1, 1))
     for name in ("helper/0", "trainer/0"):
@@ -84,8 +76,7 @@ def test_r1_an_auxiliary_role_that_waits_for_an_ignored_one_is_ended():
 def test_r1_a_replica_that_would_wait_for_an_ignored_role_ends_and_the_rest_runs_on():
     policy = restart("replica", 5, backoff_ns=60 * SECOND)
     late = role("late", primary=False, max_replicas=3, gates=(Gate("helper", "started"),), restart=policy)
-    talk = Talk(graph(ignored_helper(), role("trainer"), late))
-    talk.join("node0")
+    talk = joined(ignored_helper(), role("trainer"), late)
     for _ in range(2):
         talk.fail("late/0")  # the second time it waits for its back-off
     talk.fail("helper/0")
@@ -107,15 +98,13 @@ def test_r2_nothing_starts_before_the_minimum_of_every_role_has_a_seat():
 
 def test_r2_growth_leaves_the_minimum_of_a_later_wave_its_room():
     late = role("late", min_replicas=2, max_replicas=2, gates=(Gate("trainer", "started"),))
-    talk = Talk(graph(trainers(1, 8), late, cpu=4))
-    talk.join("node0")
+    talk = joined(trainers(1, 8), late, cpu=4)
     assert talk.up() == ["trainer/0", "trainer/1", "late/0", "late/1"]
 
 
 def test_r2_a_role_that_waits_for_success_may_use_the_seats_of_those_before_it():
     after = role("after", min_replicas=4, max_replicas=4, gates=(Gate("trainer", "succeeded"),))
-    talk = Talk(graph(trainers(2, 4), after, cpu=4))
-    talk.join("node0")
+    talk = joined(trainers(2, 4), after, cpu=4)
     assert talk.up() == ["trainer/0", "trainer/1", "trainer/2", "trainer/3"]
     talk.finish("trainer/0", "trainer/1", "trainer/2", "trainer/3")
     assert talk.up() == ["after/0", "after/1", "after/2", "after/3"]
@@ -125,8 +114,7 @@ def test_r2_who_grows_leaves_room_for_all_who_wait_for_the_same_role_to_succeed(
     """Each of them alone would have room beside one more of `grower`."""
     gates = (Gate("prepare", "succeeded"),)
     later = [role("after", gates=gates), role("other", min_replicas=2, max_replicas=2, gates=gates)]
-    talk = Talk(graph(role("prepare"), *later, role("grower", max_replicas=4), cpu=4))
-    talk.join("node0")
+    talk = joined(role("prepare"), *later, role("grower", max_replicas=4), cpu=4)
     assert talk.up() == ["prepare/0", "grower/0"]
     talk.finish("prepare/0")
     assert talk.up() == ["after/0", "other/0", "other/1", "grower/0"]
@@ -139,8 +127,7 @@ def test_r2_growth_leaves_room_for_all_that_can_be_alive_together(
     """`late` has room without `early`, and `early` without `late`: when both x and y have succeeded both are alive."""
     early = role("early", min_replicas=2, max_replicas=2, gates=(Gate("x", "succeeded"),))
     late = role("late", min_replicas=2, max_replicas=2, gates=(Gate("y", "succeeded"),))
-    talk = Talk(graph(role("x"), role("y"), early, late, role("grower", max_replicas=4), cpu=6))
-    talk.join("node0")
+    talk = joined(role("x"), role("y"), early, late, role("grower", max_replicas=4), cpu=6)
     assert talk.up() == ["x/0", "y/0", "grower/0", "grower/1"]
     for name in order:
         talk.finish(f"{name}/0")
@@ -151,15 +138,13 @@ def test_r2_no_room_is_kept_for_who_waits_for_another_that_is_yet_to_come():
     """`last` starts when `early` is gone."""
     early = role("early", min_replicas=2, max_replicas=2, gates=(Gate("x", "succeeded"),))
     last = role("last", min_replicas=2, max_replicas=2, gates=(Gate("early", "succeeded"),))
-    talk = Talk(graph(role("x"), early, last, role("grower", max_replicas=4), cpu=4))
-    talk.join("node0")
+    talk = joined(role("x"), early, last, role("grower", max_replicas=4), cpu=4)
     assert talk.up() == ["x/0", "grower/0", "grower/1"]
 
 
 def test_r2_who_waits_for_success_has_room_beside_a_role_that_has_lost_its_node():
     after = role("after", min_replicas=2, max_replicas=2, gates=(Gate("prepare", "succeeded"),))
-    talk = Talk(graph(role("prepare"), after, role("grower", max_replicas=2), role("main"), nodes=3, cpu=1))
-    talk.join("node0", "node1", "node2")
+    talk = joined(role("prepare"), after, role("grower", max_replicas=2), role("main"), nodes=3, cpu=1)
     talk.gone("node2")
     assert talk.up() == ["prepare/0", "grower/0"]
     talk.wait(40)  # the cool-down of `grower` is over
@@ -177,8 +162,7 @@ def test_r2_a_gang_below_its_maximum_waits_for_known_nodes_for_its_window():
 
 
 def test_r2_the_window_is_cut_short_when_every_known_node_has_answered():
-    talk = Talk(graph(trainers(1, 4), nodes=2, cpu=1))
-    talk.join("node0", "node1")
+    talk = joined(trainers(1, 4), nodes=2, cpu=1)
     assert talk.up() == ["trainer/0", "trainer/1"] and talk.now == 0
 
 
@@ -230,8 +214,7 @@ def test_r2_the_window_ends_for_hosts_without_a_name_too():
 
 
 def test_r2_no_room_for_the_minima_ends_the_job_with_the_reason():
-    talk = Talk(graph(trainers(4, 4), nodes=1, cpu=2))
-    talk.join("node0")
+    talk = joined(trainers(4, 4), nodes=1, cpu=2)
     talk.wait(600)
     outcome, reason = talk.outcome()
     assert outcome == "failed" and "lacks 4 replicas" in reason and "node0 has 2 of 2 cpu free" in reason
@@ -285,11 +268,8 @@ def test_r3_a_replica_that_moves_has_the_workers_of_its_new_host():
 
 def test_r3_what_outlives_sigkill_is_no_survivor_to_take_state_from():
     gang = role("trainer", min_replicas=3, max_replicas=3, restart=restart())
-    talk = Talk(graph(gang, nodes=4, cpu=1), auto=False)
-    talk.join("node0", "node1", "node2", "node3")
-    talk.tell(ev.StoreOpened("trainer", 1, 1))
-    for name in ("trainer/0", "trainer/1", "trainer/2"):
-        talk.tell(ev.ReplicaStarted(r(name), 1))
+    talk = joined(gang, nodes=4, cpu=1)
+    talk.auto = False
     talk.fail("trainer/1")
     talk.tell(ev.ReplicaUnkillable(r("trainer/0"), 1))
     talk.tell(ev.ReplicaStopped(r("trainer/2"), 1))
@@ -300,8 +280,7 @@ def test_r3_what_outlives_sigkill_is_no_survivor_to_take_state_from():
 
 
 def test_r3_a_survivor_keeps_its_index_and_growth_takes_the_lowest_free_one():
-    talk = Talk(graph(trainers(1, 3), nodes=3, cpu=1))
-    talk.join("node0", "node1", "node2")
+    talk = joined(trainers(1, 3), nodes=3, cpu=1)
     talk.gone("node1")
     assert [str(m) for m in talk.world("trainer").members] == ["trainer/0", "trainer/2"]
     talk.wait(60)
@@ -310,8 +289,7 @@ def test_r3_a_survivor_keeps_its_index_and_growth_takes_the_lowest_free_one():
 
 
 def test_r3_the_source_of_state_is_the_longest_lived_member_not_rank_0():
-    talk = Talk(graph(trainers(1, 2), nodes=2, cpu=1))
-    talk.join("node0", "node1")
+    talk = joined(trainers(1, 2), nodes=2, cpu=1)
     talk.gone("node0")
     talk.wait(60)
     talk.join("node0")
@@ -320,8 +298,7 @@ def test_r3_the_source_of_state_is_the_longest_lived_member_not_rank_0():
 
 
 def test_r4_without_a_gang_only_the_replica_that_failed_restarts():
-    talk = Talk(graph(role("actor", min_replicas=3, max_replicas=3, restart=restart("replica"))))
-    talk.join("node0")
+    talk = joined(role("actor", min_replicas=3, max_replicas=3, restart=restart("replica")))
     talk.fail("actor/1")
     assert talk.attempts() == {"actor/0": 1, "actor/1": 2, "actor/2": 1}
     assert [start.world_size for start in talk.starts] == [1, 1, 1, 1]
@@ -329,8 +306,7 @@ def test_r4_without_a_gang_only_the_replica_that_failed_restarts():
 
 
 def test_r4_a_store_never_sees_two_attempts_of_one_worker():
-    talk = Talk(graph(trainers(2, 2, restart=restart())))
-    talk.join("node0")
+    talk = joined(trainers(2, 2, restart=restart()))
     talk.fail("trainer/0")
     stores = [e for e in talk.effects if isinstance(e, OpenStore | CloseStore | StartReplica | StopReplica)]
     kinds = [type(effect).__name__ for effect in stores]
@@ -346,8 +322,7 @@ def test_r4_a_store_never_sees_two_attempts_of_one_worker():
 
 
 def test_r4_no_replica_starts_before_its_store_is_open():
-    talk = Talk(graph(trainers(2, 2)), auto=False)
-    talk.join("node0")
+    talk = joined(trainers(2, 2), auto=False)
     assert talk.starts == []
     talk.tell(ev.StoreOpened("trainer", 0, 1))  # of no generation that is opening
     assert talk.starts == []
@@ -356,8 +331,7 @@ def test_r4_no_replica_starts_before_its_store_is_open():
 
 
 def test_it_is_said_once_that_the_workers_of_a_role_are_not_forked():
-    talk = Talk(graph(role("trainer", min_replicas=2, max_replicas=2)))
-    talk.join("node0")
+    talk = joined(role("trainer", min_replicas=2, max_replicas=2))
     why = "its imports have left 1 thread running"
     assert talk.tell(ev.ReplicaStartsCold(r("trainer/0"), 1, why)) == [
         Decided("role_cold", "trainer", f"trainer starts cold on node0: {why}", "warning")
@@ -366,22 +340,19 @@ def test_it_is_said_once_that_the_workers_of_a_role_are_not_forked():
 
 
 def test_r12_at_or_above_its_minimum_a_gang_goes_on_with_the_survivors_at_once():
-    talk = Talk(graph(trainers(2, 3), nodes=3, cpu=1))
-    talk.join("node0", "node1", "node2")
+    talk = joined(trainers(2, 3), nodes=3, cpu=1)
     talk.gone("node0")
     assert [start.world_size for start in talk.starts[-2:]] == [2, 2] and talk.now == 0
 
 
 def test_r12_a_spare_node_takes_over_at_once():
-    talk = Talk(graph(trainers(2, 2), nodes=3, cpu=1))
-    talk.join("node0", "node1", "node2")
+    talk = joined(trainers(2, 2), nodes=3, cpu=1)
     talk.gone("node1")
     assert {str(s.replica): s.node for s in talk.starts[-2:]} == {"trainer/0": "node0", "trainer/1": "node2"}
 
 
 def test_r12_below_its_minimum_the_job_waits_for_a_node_and_then_fails():
-    talk = Talk(graph(trainers(2, 2), nodes=2, cpu=1))
-    talk.join("node0", "node1")
+    talk = joined(trainers(2, 2), nodes=2, cpu=1)
     talk.gone("node1")
     assert talk.up() == []
     talk.wait(599)
@@ -392,8 +363,7 @@ def test_r12_below_its_minimum_the_job_waits_for_a_node_and_then_fails():
 
 
 def test_r12_a_node_that_comes_in_time_saves_the_job():
-    talk = Talk(graph(trainers(2, 2), nodes=2, cpu=1))
-    talk.join("node0", "node1")
+    talk = joined(trainers(2, 2), nodes=2, cpu=1)
     talk.gone("node1")
     talk.wait(300)
     talk.join("node1")
@@ -404,8 +374,7 @@ def test_r12_a_node_that_comes_in_time_saves_the_job():
 
 def test_r12_who_waits_for_a_gate_by_then_does_not_fail_for_want_of_a_node():
     ps = role("ps", kind="service", ready=TCP, restart=restart("replica"), ready_timeout_ns=HOUR)
-    talk = Talk(graph(ps, trainers(1, 1, gates=(Gate("ps", "ready"),)), nodes=2, cpu=1))
-    talk.join("node0", "node1")
+    talk = joined(ps, trainers(1, 1, gates=(Gate("ps", "ready"),)), nodes=2, cpu=1)
     talk.gone("node1")
     talk.wait(300)
     talk.auto = False
@@ -422,15 +391,13 @@ def test_r12_who_waits_for_a_gate_by_then_does_not_fail_for_want_of_a_node():
 
 
 def test_r12_a_silent_node_leads_to_a_decision():
-    talk = Talk(graph(trainers(1, 2), nodes=2, cpu=1))
-    talk.join("node0", "node1")
+    talk = joined(trainers(1, 2), nodes=2, cpu=1)
     talk.tell(ev.NodeSilent("node1"))
     assert talk.up() == ["trainer/0"] and talk.starts[-1].world_size == 1
 
 
 def test_r13_growth_waits_for_the_cooldown_and_takes_all_who_came_by_then():
-    talk = Talk(graph(trainers(1, 4), cpu=1))
-    talk.join("node0")
+    talk = joined(trainers(1, 4), cpu=1)
     talk.join("node1", cpu=1)
     talk.wait(5)
     talk.join("node2", cpu=1)
@@ -442,8 +409,7 @@ def test_r13_growth_waits_for_the_cooldown_and_takes_all_who_came_by_then():
 
 
 def test_r13_a_world_that_has_not_re_formed_yet_grows_at_once():
-    talk = Talk(graph(trainers(1, 2), cpu=1))
-    talk.join("node0")
+    talk = joined(trainers(1, 2), cpu=1)
     talk.wait(5)
     talk.join("node1", cpu=1)
     assert talk.world("trainer").generation == 2 and len(talk.world("trainer").members) == 2
@@ -455,8 +421,7 @@ def warming(talk: Talk, name: str) -> None:
 
 
 def test_r13_the_survivors_go_on_until_the_newcomer_is_warm():
-    talk = Talk(graph(trainers(1, 3), cpu=1))
-    talk.join("node0")
+    talk = joined(trainers(1, 3), cpu=1)
     warming(talk, "node1")
     warming(talk, "node2")
     assert talk.world("trainer").generation == 1 and talk.up() == ["trainer/0"]
@@ -470,16 +435,14 @@ def test_r13_the_survivors_go_on_until_the_newcomer_is_warm():
 
 
 def test_r13_a_newcomer_reports_that_it_is_warm_again_when_it_joins_again():
-    talk = Talk(graph(trainers(1, 2), cpu=1))
-    talk.join("node0")
+    talk = joined(trainers(1, 2), cpu=1)
     warming(talk, "node1")
     talk.tell(ev.NodeJoined("node1", node("node1", 1)))
     assert len(talk.world("trainer").members) == 2
 
 
 def test_r13_a_newcomer_that_is_lost_while_it_warms_up_is_forgotten():
-    talk = Talk(graph(trainers(1, 2), cpu=1))
-    talk.join("node0")
+    talk = joined(trainers(1, 2), cpu=1)
     warming(talk, "node1")
     talk.gone("node1")
     talk.tell(ev.NodeWarm("node1"))  # late
@@ -496,8 +459,7 @@ def test_r2_the_first_formation_takes_nodes_that_still_warm_up():
 
 
 def test_r13_a_role_below_its_minimum_does_not_wait_for_the_cooldown():
-    talk = Talk(graph(trainers(2, 2), nodes=2, cpu=1))
-    talk.join("node0", "node1")
+    talk = joined(trainers(2, 2), nodes=2, cpu=1)
     talk.wait(1)
     talk.gone("node1")
     talk.join("node1")
@@ -505,8 +467,7 @@ def test_r13_a_role_below_its_minimum_does_not_wait_for_the_cooldown():
 
 
 def test_scaling_down_takes_the_highest_and_scaling_up_needs_no_cooldown():
-    talk = Talk(graph(trainers(1, 3)))
-    talk.join("node0")
+    talk = joined(trainers(1, 3))
     talk.tell(ev.ScaleRequested("trainer", 1))
     assert talk.up() == ["trainer/0"]
     talk.tell(ev.ScaleRequested("trainer", 2))
@@ -514,8 +475,7 @@ def test_scaling_down_takes_the_highest_and_scaling_up_needs_no_cooldown():
 
 
 def test_scaling_beyond_what_the_topology_says_is_refused_in_words():
-    talk = Talk(graph(trainers(1, 3)))
-    talk.join("node0")
+    talk = joined(trainers(1, 3))
     talk.tell(ev.ScaleRequested("trainer", 4))
     assert len(talk.up()) == 3
     assert talk.texts()[-1] == "scale trainer=4 is refused: trainer has replicas=1:3"
@@ -525,8 +485,7 @@ MESH = (("pp", 2), ("dp", 0))
 
 
 def test_r12_a_gang_with_a_mesh_never_forms_with_a_size_that_is_none():
-    talk = Talk(graph(trainers(2, 6, parallel=MESH), nodes=5, cpu=1))
-    talk.join(*(f"node{i}" for i in range(5)))
+    talk = joined(trainers(2, 6, parallel=MESH), nodes=5, cpu=1)
     talk.wait(11)
     assert len(talk.up()) == 4, "the fifth would be a pipeline without an end"
     talk.gone("node0")
@@ -536,8 +495,7 @@ def test_r12_a_gang_with_a_mesh_never_forms_with_a_size_that_is_none():
 
 
 def test_r13_a_gang_with_a_mesh_grows_by_as_many_as_it_needs():
-    talk = Talk(graph(trainers(2, 6, parallel=MESH), nodes=2, cpu=1))
-    talk.join("node0", "node1")
+    talk = joined(trainers(2, 6, parallel=MESH), nodes=2, cpu=1)
     talk.wait(40)
     talk.join("node2", cpu=1)
     talk.wait(60)
@@ -548,8 +506,7 @@ def test_r13_a_gang_with_a_mesh_grows_by_as_many_as_it_needs():
 
 
 def test_scaling_to_a_size_that_forms_no_mesh_is_refused_in_words():
-    talk = Talk(graph(trainers(2, 6, parallel=MESH)))
-    talk.join("node0")
+    talk = joined(trainers(2, 6, parallel=MESH))
     talk.tell(ev.ScaleRequested("trainer", 3))
     assert len(talk.up()) == 6
     refusal = "scale trainer=3 is refused: its mesh pp=2 x dp=elastic needs multiples of 2"
@@ -559,8 +516,7 @@ def test_scaling_to_a_size_that_forms_no_mesh_is_refused_in_words():
 
 
 def test_services_scale_one_by_one():
-    talk = Talk(graph(role("ps", kind="service", min_replicas=1, max_replicas=3), role("trainer")))
-    talk.join("node0")
+    talk = joined(role("ps", kind="service", min_replicas=1, max_replicas=3), role("trainer"))
     talk.tell(ev.ScaleRequested("ps", 1))
     assert talk.up() == ["ps/0", "trainer/0"]
     talk.tell(ev.ScaleRequested("ps", 3))
@@ -579,8 +535,7 @@ def test_no_gpu_is_in_two_replicas_and_the_lowest_are_taken_first():
 
 def test_a_replica_that_is_not_ready_in_time_has_failed():
     ps = role("ps", kind="service", ready=Readiness("call"), restart=restart("replica", 1), ready_timeout_ns=SECOND)
-    talk = Talk(graph(ps, role("trainer", gates=(Gate("ps", "ready"),))), auto=False)
-    talk.join("node0")
+    talk = joined(ps, role("trainer", gates=(Gate("ps", "ready"),)), auto=False)
     talk.tell(ev.StoreOpened("ps/0", 1, 1))
     talk.tell(ev.ReplicaStarted(r("ps/0"), 1))
     talk.wait(1)
@@ -588,8 +543,7 @@ def test_a_replica_that_is_not_ready_in_time_has_failed():
 
 
 def test_an_hour_of_nothing_wakes_nobody():
-    talk = Talk(graph(trainers(1, 4)))
-    talk.join("node0")
+    talk = joined(trainers(1, 4))
     assert talk.controller.deadline() is None
     talk.now += HOUR
     assert talk.tell(ev.TimePassed()) == []
@@ -597,8 +551,7 @@ def test_an_hour_of_nothing_wakes_nobody():
 
 def test_r18_what_starts_while_the_job_ends_well_need_not_get_ready_in_time():
     service = role("a", kind="service", ready=TCP)
-    talk = Talk(graph(service, role("main")), auto=False)
-    talk.join("node0")
+    talk = joined(service, role("main"), auto=False)
     for world in ("a/0", "main"):
         talk.tell(ev.StoreOpened(world, 1, 1))
     talk.tell(ev.ReplicaStarted(r("main/0"), 1))
@@ -608,8 +561,7 @@ def test_r18_what_starts_while_the_job_ends_well_need_not_get_ready_in_time():
 
 
 def test_r13_where_nobody_is_up_any_more_nodes_that_warm_up_are_as_good_as_others():
-    talk = Talk(graph(trainers(2, 3), nodes=3, cpu=1))
-    talk.join("node0", "node1", "node2")
+    talk = joined(trainers(2, 3), nodes=3, cpu=1)
     for name in ("node0", "node1", "node2"):
         talk.gone(name)
     warming(talk, "node0")

@@ -6,7 +6,7 @@ import pytest
 
 from flowdist.control.protocol import events as ev
 from flowdist.graph import SECOND, Domain, Gate, RestartPolicy
-from tests.control.harness import Talk, graph, restart, role
+from tests.control.harness import Talk, joined, restart, role
 
 
 def taken_in(policy: RestartPolicy, *, by: str = "job", has_failed: bool = False, **fields: object) -> Talk:
@@ -17,8 +17,7 @@ def taken_in(policy: RestartPolicy, *, by: str = "job", has_failed: bool = False
     helper = role("helper", min_replicas=2, max_replicas=2, restart=policy, primary=False, **fields)
     ps = role("ps", kind="service", restart=restart("replica"))
     domains = (Domain("core", ("helper", "wide")),) if by == "domain" else ()
-    talk = Talk(graph(ps, helper, role("wide", restart=restart(by)), domains=domains, nodes=5, cpu=1))
-    talk.join(*(f"node{i}" for i in range(5)))
+    talk = joined(ps, helper, role("wide", restart=restart(by)), domains=domains, nodes=5, cpu=1)
     if has_failed:
         talk.wait(90)
         talk.fail("helper/0")
@@ -97,8 +96,7 @@ def test_r7_an_upstream_takes_the_blame_for_its_own_dependents_alone():
     other = role("other", min_replicas=2, max_replicas=2)
     roles = (ps, helper, other, role("wide", restart=restart("domain")))
     for failing in (["helper/0", "other/0", "wide/0"], ["helper/0", "wide/0"]):
-        talk = Talk(graph(*roles, domains=(Domain("core", ("helper", "other", "wide")),), nodes=5, cpu=1))
-        talk.join(*(f"node{i}" for i in range(5)))
+        talk = joined(*roles, domains=(Domain("core", ("helper", "other", "wide")),), nodes=5, cpu=1)
         talk.now, talk.auto = 100 * SECOND, False
         for name in failing:
             talk.fail(name)

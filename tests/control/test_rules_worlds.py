@@ -8,7 +8,7 @@ from flowdist.control.membership.waiting import waiting_for
 from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import OpenStore, StartReplica, StopReplica
 from flowdist.graph import SECOND, Gate, JointWorld, RoleSpec
-from tests.control.harness import TCP, Talk, graph, r, restart, role
+from tests.control.harness import TCP, Talk, graph, r, restart, role, trainers
 
 
 def joint(*roles: RoleSpec, auto: bool = True, world: tuple[str, ...] = ("ps", "trainer"), **fields: object) -> Talk:
@@ -22,10 +22,6 @@ def joint(*roles: RoleSpec, auto: bool = True, world: tuple[str, ...] = ("ps", "
 
 def ps(count: int = 1, **fields: object) -> RoleSpec:
     return role("ps", min_replicas=count, max_replicas=count, **fields)
-
-
-def trainers(low: int = 2, high: int = 2, **fields: object) -> RoleSpec:
-    return role("trainer", min_replicas=low, max_replicas=high, **fields)
 
 
 def ranks(starts: list[StartReplica]) -> dict[str, tuple[int, int]]:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from flowdist.control.protocol import events as ev
 from flowdist.graph import SECOND, Gate, Placement
 from tests.choosing import examples
-from tests.control.harness import Talk, assert_settled, graph, restart, role
+from tests.control.harness import assert_settled, joined, restart, role
 from tests.proofs.conversation import Conversation as Drawn
 from tests.proofs.conversation import Player, conversations
 
@@ -36,8 +36,7 @@ def test_whatever_happens_nothing_is_left_for_the_next_event(drawn: Drawn) -> No
 def test_who_was_scaled_away_takes_the_seat_of_a_mate_that_is_ignored_at_once():
     """The role keeps its minimum all the time, and nobody of it had asked for a seat."""
     helpers = role("helper", gang=False, primary=False, max_replicas=3, restart=restart("replica", 0, then="ignore"))
-    talk = Talk(graph(role("main"), helpers))
-    talk.join("node0")
+    talk = joined(role("main"), helpers)
     talk.tell(ev.ScaleRequested("helper", 2))
     assert talk.up() == ["main/0", "helper/0", "helper/1"]
 
@@ -48,8 +47,7 @@ def test_who_was_scaled_away_takes_the_seat_of_a_mate_that_is_ignored_at_once():
 def test_who_found_no_seat_takes_that_of_a_mate_that_has_to_back_off():
     """a/0 has done its work, a/2 waits to start again: with both a has its minimum, and a/1 can do without a seat."""
     twice = restart("replica", 3, backoff_ns=60 * SECOND)
-    talk = Talk(graph(role("a", gang=False, min_replicas=2, max_replicas=3, restart=twice), nodes=3, cpu=1.0))
-    talk.join("node0", "node1", "node2")
+    talk = joined(role("a", gang=False, min_replicas=2, max_replicas=3, restart=twice), nodes=3, cpu=1.0)
     talk.fail("a/1")
     talk.fail("a/2")
     talk.finish("a/0")
@@ -64,8 +62,7 @@ def test_r3_who_was_scaled_away_does_not_start_in_the_stead_of_who_comes_back():
     """While b is on its way to stop, nobody of a has to start; then those start again who ran (R3, R6)."""
     loose = role("a", gang=False, max_replicas=3, restart=restart())
     after = role("b", gates=(Gate("a", "started", "restart"),), restart=restart())
-    talk = Talk(graph(loose, after, nodes=2))
-    talk.join("node0", "node1")
+    talk = joined(loose, after, nodes=2)
     talk.tell(ev.ScaleRequested("a", 2))
     assert [talk.replica(name).node for name in ("a/0", "a/1", "b/0")] == ["node0", "node0", "node1"]
 
@@ -83,8 +80,7 @@ def test_r1_a_replica_that_lost_its_seat_starts_again_before_its_dependent(gang)
     """Its mate runs, and would be enough for the gate; but a is not started as long as it can be seated (R1, R6)."""
     loose = role("a", gang=False, max_replicas=2)
     after = role("b", gang=gang, gates=(Gate("a", "started", "restart"),), restart=restart())
-    talk = Talk(graph(loose, after, nodes=3))
-    talk.join("node0", "node1", "node2")
+    talk = joined(loose, after, nodes=3)
     seats = [talk.replica(name).node for name in ("a/0", "a/1", "b/0")]
     assert len(set(seats)) == 3
     before = len(talk.starts)
@@ -96,8 +92,7 @@ def test_r1_a_replica_without_a_seat_until_its_own_gate_opens_is_waited_for():
     """z and a/1 lose their node; a/0 runs on, and b restarts after a/1, which restarts after z (R1, R6)."""
     first, again = role("z", restart=restart()), (Gate("a", "started", "restart"),)
     loose = role("a", gang=False, max_replicas=2, gates=(Gate("z"),))
-    talk = Talk(graph(first, loose, role("b", gates=again, restart=restart()), nodes=3))
-    talk.join("node0", "node1", "node2")
+    talk = joined(first, loose, role("b", gates=again, restart=restart()), nodes=3)
     assert talk.replica("z/0").node == talk.replica("a/1").node == "node0"
     before = len(talk.starts)
     talk.gone("node0")
@@ -109,8 +104,7 @@ def test_r1_a_replica_that_finds_no_room_holds_nobody_up():
     first, again = role("z", restart=restart()), (Gate("a", "started", "restart"),)
     alone = Placement(apart=("a", "b"))
     loose = role("a", gang=False, max_replicas=2, gates=(Gate("z"),), placement=alone)
-    talk = Talk(graph(first, loose, role("b", gates=again, restart=restart()), nodes=3))
-    talk.join("node0", "node1", "node2")
+    talk = joined(first, loose, role("b", gates=again, restart=restart()), nodes=3)
     assert talk.replica("z/0").node == talk.replica("a/1").node == "node0"
     before = len(talk.starts)
     talk.gone("node0")

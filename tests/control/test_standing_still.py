@@ -8,7 +8,7 @@ from flowdist.control.protocol import messages as msg
 from flowdist.record.status import RecentDecisions, status_of
 from flowdist.report.live.status import status_text
 from tests.control import agent_harness as agents
-from tests.control.harness import Talk, graph, r, restart, role
+from tests.control.harness import Talk, joined, r, restart, role
 
 SPAWNER = "its spawner (pid 7)"
 
@@ -18,9 +18,7 @@ def still(talk: Talk, who: str = SPAWNER, node: str = "node0") -> None:
 
 
 def gang() -> Talk:
-    talk = Talk(graph(role("trainer", min_replicas=1, max_replicas=1, restart=restart()), nodes=2, cpu=1))
-    talk.join("node0", "node1")
-    return talk
+    return joined(role("trainer", min_replicas=1, max_replicas=1, restart=restart()), nodes=2, cpu=1)
 
 
 def test_what_runs_on_a_node_that_stands_still_is_left_alone_and_the_user_is_told_once():

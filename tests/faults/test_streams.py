@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from flowdist.faults.streams import draw, number, numbers, spread, stream
+from flowdist.faults.streams import draw, number, spread, stream
 
 
-def test_a_stream_gives_the_same_numbers_one_by_one_and_as_a_function() -> None:
+def test_a_stream_gives_the_same_numbers_by_its_names_and_by_its_key() -> None:
     of = stream(7, "node1", "kill")
     drawn = [draw(7, "node1", "kill", n) for n in range(50)]
-    assert drawn == [number(of, n) for n in range(50)] == [numbers(of)(n) for n in range(50)]
+    assert drawn == [number(of, n) for n in range(50)]
     assert all(0 <= x < 1 for x in drawn) and len(set(drawn)) == 50
 
 

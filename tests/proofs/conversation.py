@@ -125,13 +125,15 @@ class Player:
 
     `now` is in ns since the start of the job. `lines` is the record so far, `up` the nodes that are up, and `alive` the
     start orders of the attempts that run. The methods raise what the controller raises, and AssertionError if an
-    invariant of the job is broken.
+    invariant of the job is broken. A subclass may `judge` each line; `wrong` is what it finds.
     """
 
     def __init__(self, graph: RoleGraph, nodes: tuple[NodeName, ...] = NODES) -> None:
         self.graph, self.now = graph, 0
         self.controller = Controller(graph, nodes)
-        self.lines: list[Line] = [Header(graph, nodes)]
+        self.header = Header(graph, nodes)
+        self.lines: list[Line] = [self.header]
+        self.wrong: list[Complaint] = []
         self.incarnations: dict[NodeName, int] = {}
         self.up: dict[NodeName, None] = {}
         self.orders: list[Order] = []  # those not carried out yet
@@ -155,10 +157,15 @@ class Player:
         Orders for nodes that are up are added to `orders`, which `obey` carries out.
         """
         effects = self.controller.handle(event, self.now)
-        self.lines.append(record(len(self.lines), self.now, event, effects))
+        line = record(len(self.lines), self.now, event, effects)
+        self.lines.append(line)
         self.past.append(event)
         self.orders += [effect for effect in effects if isinstance(effect, ORDERS) and effect.node in self.up]
         check_job(self.controller.state)
+        self.judge(line)
+
+    def judge(self, line: Record) -> None:
+        """Add to `wrong` what is wrong with a line, after its event; nothing here."""
 
     def _apply(self, move: Move) -> None:
         match move.verb:
@@ -358,11 +365,15 @@ class Player:
             case StopReplica():
                 self._stop(order)
             case AskStep():
-                self.send(ev.StepTold(order.replica, order.attempt, order.replica.index + 3))
+                self.send(ev.StepTold(order.replica, order.attempt, self.step_told(order)))
             case StopAtStep():
                 self.send(ev.ReplicaLeftStep(order.replica, order.attempt))
             case _:
                 pass
+
+    def step_told(self, order: AskStep) -> int | None:
+        """Return the step with which a replica answers; None: a worker of it never asks whether to stop."""
+        return order.replica.index + 3
 
     def _stop(self, order: StopReplica) -> None:
         key = (order.replica, order.attempt)

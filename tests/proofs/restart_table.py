@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Literal
 
 import networkx as nx
 
-from flowdist.graph import Domain, JointWorld, RoleGraph
+from flowdist.graph import RoleGraph
 from flowdist.graph.policies import Scope
 
 Cause = Literal["failure", "node_lost"]
@@ -65,26 +66,11 @@ def _passing_on(graph: RoleGraph) -> nx.DiGraph[str]:
     """
     edges: nx.DiGraph[str] = nx.DiGraph()
     edges.add_nodes_from(spec.name for spec in graph.roles)
+    for together in [*(world.roles for world in graph.worlds), *(domain.roles for domain in graph.domains)]:
+        edges.add_edges_from(product(together, together))
     for spec in graph.roles:
-        edges.add_edges_from((spec.name, follower) for follower, _ in followers(graph, spec.name))
+        edges.add_edges_from((gate.role, spec.name) for gate in spec.gates if gate.on_restart == "restart")
     return edges
-
-
-def followers(graph: RoleGraph, role: str) -> list[tuple[str, str]]:
-    """Return the roles that restart as a whole when any replica of `role` restarts, each with the reason in words.
-
-    Joint worlds, domains and gates with on_restart="restart" count, one step far. A role may appear more than once.
-    """
-    found = []
-    groups: tuple[JointWorld | Domain, ...] = (*graph.worlds, *graph.domains)
-    for group in groups:
-        is_world = isinstance(group, JointWorld)
-        kind, then = ("world", ", which re-forms as one") if is_world else ("restart domain", "")
-        for name in group.roles if role in group.roles else ():
-            others = ", ".join(dict.fromkeys(other for other in group.roles if other != name))
-            found.append((name, f'it is in the {kind} "{group.name}" with {others}{then}'))
-    edges = [spec.name for spec, gate in graph.dependents(role) if gate.on_restart == "restart"]
-    return found + [(name, f'its gate on {role} says on_restart="restart"') for name in edges]
 
 
 def start_waves(graph: RoleGraph) -> list[list[str]]:

@@ -15,7 +15,7 @@ from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.ids import NodeName
 from flowdist.graph import Cluster, NodeSpec, RestartPolicy, RoleGraph, RoleSpec, SnapshotSpec
-from flowdist.record.journal import Header, Record
+from flowdist.record.journal import Record
 from flowdist.sim.engine.queue import CRASHES
 from flowdist.testing.strategies import NODES
 from tests.proofs.conversation import Player
@@ -96,19 +96,14 @@ class SnapshotPlayer(Player):
 
     def __init__(self, graph: RoleGraph) -> None:
         super().__init__(graph)
-        header = self.lines[0]
-        assert isinstance(header, Header)
-        self._judge, self.wrong = SnapshotJudge(header), list[Complaint]()
+        self._judge = SnapshotJudge(self.header)
         self._step, self._ports = 0, 7000
         self._vaults: dict[NodeName, int] = {}
         self._held: dict[NodeName, dict[tuple[int, int, int], ev.CopyHeld]] = {}
         self._late: list[ev.CopyHeld] = []
 
-    def send(self, event: ev.Event) -> None:
-        """Have the controller handle the event, and judge the line."""
-        super().send(event)
-        line = self.lines[-1]
-        assert isinstance(line, Record)
+    def judge(self, line: Record) -> None:
+        """Have the judge of snapshots hear the line."""
         self.wrong += self._judge.hear(line)
 
     def join(self, name: NodeName) -> None:

@@ -13,7 +13,7 @@ from flowdist.control.connection.sessions import Sessions
 from flowdist.control.protocol import events as ev
 from flowdist.graph import SECOND
 from tests.choosing import few, slow
-from tests.control.harness import Talk, graph, r, restart, role
+from tests.control.harness import Talk, graph, joined, r, restart, role
 from tests.proofs.explorer import search as explorer
 from tests.proofs.explorer.common import Allowed
 from tests.proofs.explorer.copies import Keys, copy_of
@@ -111,8 +111,7 @@ def test_the_command_names_the_known_jobs(capsys: pytest.CaptureFixture[str]):
 
 
 def test_a_copy_behaves_as_its_original_and_shares_nothing_with_it():
-    talk = Talk(graph(role("trainer", min_replicas=1, max_replicas=2, restart=restart()), nodes=2, cpu=1))
-    talk.join("node0", "node1")
+    talk = joined(role("trainer", min_replicas=1, max_replicas=2, restart=restart()), nodes=2, cpu=1)
     keys, sessions = Keys(talk.graph), Sessions(talk.graph.options)
     copy = copy_of(talk.controller)
     before = keys.of_controller(copy, sessions, talk.now)
@@ -138,8 +137,7 @@ def test_a_copy_keeps_the_identities_within_the_original():
 
 
 def test_ages_beyond_what_any_rule_reads_give_equal_keys():
-    talk = Talk(graph(role("trainer", max_replicas=1, restart=restart()), cpu=1))
-    talk.join("node0")
+    talk = joined(role("trainer", max_replicas=1, restart=restart()), cpu=1)
     keys, sessions = Keys(talk.graph), Sessions(talk.graph.options)
     seen = [keys.of_controller(talk.controller, sessions, talk.now + after * SECOND) for after in (0, 30, 60, 3600)]
     assert seen[0] != seen[1] != seen[2] == seen[3]

@@ -13,7 +13,7 @@ from flowdist.faults.grammar import Plan, parse_fault
 from flowdist.graph import SECOND, RoleGraph, Rule
 from flowdist.record.journal import Line, Record
 from flowdist.sim.simulation import Simulation
-from tests.control.harness import Gate, Talk, graph, r, restart, role
+from tests.control.harness import Gate, Talk, graph, joined, r, restart, role
 from tests.proofs.judge import phrases
 from tests.proofs.judge.restart_rules import complaints
 
@@ -103,9 +103,7 @@ def said(talk: Talk, *events: ev.Event) -> str:
 
 
 def trainers(nodes: int = 1, **fields: object) -> Talk:
-    talk = Talk(graph(role("trainer", max_replicas=2, **fields), nodes=nodes, cpu=2 / nodes))  # type: ignore[arg-type]
-    talk.join(*(node.name for node in talk.graph.cluster.nodes))
-    return talk
+    return joined(role("trainer", max_replicas=2, **fields), nodes=nodes, cpu=2 / nodes)
 
 
 def failed(talk: Talk) -> ev.ReplicaExited:
@@ -122,8 +120,8 @@ def test_the_phrases_that_the_judge_reads_are_those_of_the_controller():
     stalled = ev.ReplicaStalled(r("trainer/1"), 1, "progress", 10 * SECOND, was_seen=True)
     assert (found := phrases.HANGS.search(said(talk, stalled))) is not None and found.groups() == ("trainer", "1")
     talk = trainers(nodes=2, min_replicas=1, restart=restart())
-    joined = ev.NodeJoined("node1", talk.graph.cluster.nodes[1], incarnation=2)
-    assert (found := phrases.GROWS.search(said(talk, ev.NodeGone("node1"), joined))) is not None
+    again = ev.NodeJoined("node1", talk.graph.cluster.nodes[1], incarnation=2)
+    assert (found := phrases.GROWS.search(said(talk, ev.NodeGone("node1"), again))) is not None
     assert found[1].startswith("trainer/")
     rules = (Rule("ignore", kind="node_lost"),)
     ignoring = trainers(nodes=2, gang=False, min_replicas=1, restart=restart(rules=rules))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from flowdist.control.protocol import events as ev
 from flowdist.graph import Cluster, Gate, NodeSpec, Readiness, RestartPolicy, RoleGraph, RoleSpec, VersionEdge
-from flowdist.record.journal import Header, Record
+from flowdist.record.journal import Record
 from flowdist.sim.engine.queue import CRASHES
 from flowdist.testing.strategies import NODES
 from tests.proofs.conversation import Player
@@ -104,15 +104,10 @@ class VersionPlayer(Player):
 
     def __init__(self, graph: RoleGraph) -> None:
         super().__init__(graph)
-        header = self.lines[0]
-        assert isinstance(header, Header)
-        self._facts, self.wrong = Facts(header), list[Complaint]()
+        self._facts = Facts(self.header)
 
-    def send(self, event: ev.Event) -> None:
-        """Have the controller handle the event, and compare which replicas are ready afterwards."""
-        super().send(event)
-        line = self.lines[-1]
-        assert isinstance(line, Record)
+    def judge(self, line: Record) -> None:
+        """Compare which replicas are ready after the event."""
         self._facts.hear(line)
         self._facts.follow(line)
         for replica, run in self._facts.runs.items():

@@ -8,7 +8,7 @@ from flowdist.graph import SECOND, RoleGraph
 from flowdist.record.journal import FaultLine, Header, Line, Record, UnsavedLine, record
 from flowdist.record.timesheet import Timesheet
 from flowdist.record.work_segments import ClosedSegment
-from tests.control.harness import Talk, graph, r, restart, role
+from tests.control.harness import Talk, joined, r, restart, role
 
 
 def assert_closes(sheet: Timesheet, job: RoleGraph) -> None:
@@ -62,10 +62,7 @@ def seconds(sheet: Timesheet, name: str = "trainer", now: float | None = None) -
 def trainers(count: int = 1, *others: object, nodes: int = 1, cpu: float = 8.0, **fields: object) -> Talk:
     fields.setdefault("restart", restart(times=20, backoff_ns=0))
     fields.setdefault("min_replicas", count)
-    made = graph(*others, role("trainer", max_replicas=count, **fields), nodes=nodes, cpu=cpu)  # type: ignore[arg-type]
-    talk = Talk(made)
-    talk.join(*(spec.name for spec in made.cluster.nodes))
-    return talk
+    return joined(*others, role("trainer", max_replicas=count, **fields), nodes=nodes, cpu=cpu)  # type: ignore[arg-type]
 
 
 def half_up(at: float = 5) -> Talk:
@@ -91,13 +88,13 @@ def step(talk: Talk, at: float, number: int, name: str = "trainer/0", attempt: i
 
 def count(talk: Talk, at: float, steps: int, name: str = "trainer/0") -> None:
     until(talk, at)
-    talk.tell(ev.ReplicaStepped(r(name), talk.replica(name).attempt, steps))
+    talk.report(ev.ReplicaStepped, name, steps)
 
 
 def save(talk: Talk, at: float, number: int = 0, name: str = "trainer/0") -> None:
     until(talk, at)
     world = talk.world(talk.replica(name).world)
-    talk.tell(ev.CheckpointOffered(r(name), talk.replica(name).attempt, world.generation, "path", number))
+    talk.report(ev.CheckpointOffered, name, world.generation, "path", number)
 
 
 def fail(talk: Talk, at: float, name: str = "trainer/0") -> None:
@@ -113,9 +110,9 @@ def finish(talk: Talk, at: float, *names: str) -> None:
 def stall(talk: Talk, at: float, name: str = "trainer/0", by: str = "progress", seen: bool = True) -> None:
     until(talk, at)
     for_ns = 10 * SECOND
-    talk.tell(ev.ReplicaStalled(r(name), talk.replica(name).attempt, by, for_ns, was_seen=seen))  # type: ignore[arg-type]
+    talk.report(ev.ReplicaStalled, name, by, for_ns, was_seen=seen)  # type: ignore[arg-type]
 
 
 def revive(talk: Talk, at: float, name: str = "trainer/0") -> None:
     until(talk, at)
-    talk.tell(ev.ReplicaRevived(r(name), talk.replica(name).attempt))
+    talk.report(ev.ReplicaRevived, name)

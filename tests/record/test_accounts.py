@@ -11,7 +11,7 @@ from flowdist.control.protocol.effects import FinishJob
 from flowdist.graph import SECOND, Cluster, JointWorld, RoleGraph
 from flowdist.record.accounts import Accounts, Bucket, goodput_of
 from flowdist.record.journal import Header, Record
-from tests.control.harness import TCP, Gate, Talk, graph, node, r, restart, role
+from tests.control.harness import TCP, Gate, Talk, graph, joined, node, r, restart, role
 from tests.proofs.conversation import Conversation as Drawn
 from tests.proofs.conversation import Player, conversations
 from tests.record.sheets import (
@@ -200,8 +200,7 @@ def test_a_service_that_reports_progress_serves_all_the_same():
 
 def test_a_world_with_readiness_checks_works_once_all_have_passed():
     ready = role("trainer", min_replicas=2, max_replicas=2, ready=TCP, ports=("rpc",), restart=restart())
-    talk = Talk(graph(ready), auto=False)
-    talk.join("node0")
+    talk = joined(ready, auto=False)
     talk.tell(ev.StoreOpened("trainer", 1, 29500))
     for number in (0, 1):
         talk.tell(ev.ReplicaStarted(r(f"trainer/{number}"), 1))
@@ -382,8 +381,7 @@ def test_gates_are_waited_for_and_nodes_are():
 
 
 def test_a_replica_that_stops_when_its_role_is_short_of_nodes_already_waits_for_one_too():
-    talk = Talk(graph(role("solo", max_replicas=2, min_replicas=2, gang=False, restart=restart(scope="replica"))))
-    talk.join("node0")
+    talk = joined(role("solo", max_replicas=2, min_replicas=2, gang=False, restart=restart(scope="replica")))
     until(talk, 10)
     talk.tell(ev.NodePreempted("node0", 40 * SECOND))
     for at, name in ((20, "solo/1"), (25, "solo/0")):
@@ -432,8 +430,7 @@ def test_a_replica_stopped_in_start_up_re_forms_once_it_has_ended():
 
 def test_a_replica_retired_in_start_up_waits():
     loose = role("trainer", min_replicas=1, max_replicas=2, gang=False, restart=restart("replica"))
-    talk = Talk(graph(loose), auto=False)
-    talk.join("node0")
+    talk = joined(loose, auto=False)
     for number in (0, 1):
         talk.tell(ev.StoreOpened(f"trainer/{number}", 1, 29500))
     until(talk, 4)

@@ -8,7 +8,7 @@ from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import Gate, RoleGraph
 from flowdist.record.accounts import goodput_of
-from tests.control.harness import Talk, graph, r, restart, role
+from tests.control.harness import Talk, graph, restart, role
 from tests.record.sheets import count, fail, finish, read, revive, save, seconds, stall, step, until
 
 GATE = Gate("ps", "started", "reconnect")
@@ -32,7 +32,7 @@ def outage(talk: Talk, since: float, until_s: float, name: str = "ps/0") -> None
     world = talk.world(talk.replica(name).world)
     if world.phase == "opening":
         talk.tell(ev.StoreOpened(world.name, world.generation, 1))
-    talk.tell(ev.ReplicaStarted(r(name), talk.replica(name).attempt))
+    talk.report(ev.ReplicaStarted, name)
     assert talk.replica(name).phase == "running"
 
 

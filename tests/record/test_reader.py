@@ -13,15 +13,14 @@ from flowdist.record.journal import FaultLine, Header, encode_line, record
 from flowdist.record.reader import BadLine, CheckChain, RecordReader, read_whole_lines
 from flowdist.record.replay import Replay
 from tests.choosing import examples
-from tests.control.harness import Talk, graph, restart, role
+from tests.control.harness import graph, joined, restart, role
 
 Lines = list[bytes]
 
 
 def journal(seconds: int = 5) -> Lines:
     """Return the lines of a journal, with their checks: a gang of two, of which one fails after some seconds."""
-    talk = Talk(graph(role("trainer", min_replicas=2, max_replicas=2, restart=restart())))
-    talk.join("node0")
+    talk = joined(role("trainer", min_replicas=2, max_replicas=2, restart=restart()))
     talk.wait(seconds)
     talk.fail("trainer/1")
     header = Header(talk.graph, ("node0",), run_id=f"after {seconds} s")

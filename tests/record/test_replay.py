@@ -15,13 +15,12 @@ from flowdist.record.journal import FORMAT, FaultLine, Header, Record
 from flowdist.record.reader import BadLine
 from flowdist.record.reader import read_whole_lines as read
 from flowdist.record.replay import Difference, Replay, ReplayError
-from tests.control.harness import Talk, graph, restart, role
+from tests.control.harness import graph, joined, restart, role
 
 
 def recorded() -> tuple[Header, list[Record]]:
     """A gang of two, of which one fails after five seconds."""
-    talk = Talk(graph(role("trainer", min_replicas=2, max_replicas=2, restart=restart())))
-    talk.join("node0")
+    talk = joined(role("trainer", min_replicas=2, max_replicas=2, restart=restart()))
     talk.wait(5)
     talk.fail("trainer/1")
     header = Header(talk.graph, ("node0",))

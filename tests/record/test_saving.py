@@ -15,7 +15,7 @@ from tests.record.sheets import count, fail, finish, read, revive, save, seconds
 def spend(talk: Talk, at: float, sum_s: float, on: Activity = "saving", name: str = "trainer/0") -> None:
     """Report at the time `at` how long the attempt has saved or restored so far, in seconds."""
     until(talk, at)
-    talk.tell(ev.ReplicaSpent(r(name), talk.replica(name).attempt, on, round(sum_s * SECOND)))
+    talk.report(ev.ReplicaSpent, name, on, round(sum_s * SECOND))
 
 
 def test_saving_is_no_productive_time_and_restoring_no_start_up():

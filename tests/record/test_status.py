@@ -22,13 +22,11 @@ from flowdist.record.status import (
     status_of,
 )
 from flowdist.testing import simulate
-from tests.control.harness import TCP, Talk, graph, r, restart, role
+from tests.control.harness import TCP, Talk, graph, joined, r, restart, role
 
 
 def talk_of(*roles, nodes: int = 2, **options) -> Talk:  # type: ignore[no-untyped-def]
-    talk = Talk(graph(*roles, nodes=nodes, **options))
-    talk.join(*(f"node{number}" for number in range(nodes)))
-    return talk
+    return joined(*roles, nodes=nodes, **options)
 
 
 def trainers(low: int, high: int, **fields):  # type: ignore[no-untyped-def]
@@ -226,8 +224,7 @@ def test_what_the_operator_cannot_have_is_marked_as_refused():
 
 
 def test_the_last_reason_of_a_loss_is_shown_until_the_node_is_back():
-    talk = Talk(graph(trainers(1, 3), nodes=3, cpu=1))
-    talk.join("node0", "node1", "node2")
+    talk = joined(trainers(1, 3), nodes=3, cpu=1)
     talk.tell(ev.NodeSilent("node1"))
     talk.tell(ev.NodeLeft("node2"))
     assert [node.because for node in status(talk).nodes] == ["", "not heard for 5s", "it left"]
@@ -254,8 +251,7 @@ def test_which_replica_has_which_version_and_what_is_wrong_with_it():
 
 
 def test_a_node_with_a_stopped_process_of_flowdist_says_which():
-    talk = Talk(graph(role("trainer", max_replicas=1), nodes=1, cpu=1))
-    talk.join("node0")
+    talk = joined(role("trainer", max_replicas=1), nodes=1, cpu=1)
     talk.tell(ev.NodeStandsStill("node0", "its spawner (pid 7)"))
     (node,) = status(talk).nodes
     assert (node.phase, node.because) == ("still", "its spawner (pid 7)")

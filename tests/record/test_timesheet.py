@@ -9,7 +9,7 @@ from flowdist.graph import SECOND, VersionEdge
 from flowdist.record.accounts import BUCKETS
 from flowdist.record.journal import AccountLine, UnkeptWork, UnsavedLine
 from flowdist.record.work_segments import MARKS_MAX, ClosedSegment, WorkSegment
-from tests.control.harness import Talk, graph, r, restart, role
+from tests.control.harness import joined, r, restart, role
 from tests.record.sheets import count, fail, finish, half_up, read, save, seconds, step, trainers, until
 
 UNSAVED = UnsavedLine(12 * SECOND, "trainer", 12, "the disk of trainer is full")
@@ -422,8 +422,7 @@ def test_a_replica_that_waited_for_a_version_to_be_published_works_from_then_on(
     """The actor acknowledges version 1 at 5 s, before it is published at 8 s."""
     edge = VersionEdge("learner")
     actor = role("actor", primary=False, restart=restart(), versions=edge)
-    talk = Talk(graph(role("learner", restart=restart()), actor))
-    talk.join("node0")
+    talk = joined(role("learner", restart=restart()), actor)
     until(talk, 5)
     talk.tell(ev.ReplicaAcknowledged(r("actor/0"), 1, 1))
     until(talk, 8)

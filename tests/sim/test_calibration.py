@@ -20,7 +20,7 @@ from flowdist.sim.calibration.fit import ORDER_NS, RoleTimes, distribution, roun
 from flowdist.sim.calibration.observe import Observed, observe
 from flowdist.sim.experiment.predict import losses_of, predict
 from flowdist.testing import simulate
-from tests.control.harness import Talk, graph, r, restart, role
+from tests.control.harness import Talk, graph, joined, r, restart, role
 from tests.record.sheets import count, fail, finish, save, step, trainers, until
 
 
@@ -154,8 +154,7 @@ def test_workers_that_wait_for_the_imports_of_their_node_start_warm():
 
 def test_a_service_has_a_start_up_alone():
     ps = role("ps", kind="service", ready=Readiness("call"), restart=restart(times=3, backoff_ns=0))
-    talk = Talk(graph(ps), auto=False)
-    talk.join("node0")
+    talk = joined(ps, auto=False)
     talk.tell(ev.StoreOpened("ps/0", 1, 29500))
     talk.tell(ev.ReplicaStarted(r("ps/0"), 1))
     until(talk, 4)
@@ -167,8 +166,7 @@ def test_a_service_has_a_start_up_alone():
 
 def test_a_service_without_a_readiness_check_serves_as_soon_as_it_runs():
     """No record shows how long it starts up: it is not played with the 5 s of a role of which nothing is known."""
-    talk = Talk(graph(role("ps", kind="service", restart=restart(times=3, backoff_ns=0))), auto=False)
-    talk.join("node0")
+    talk = joined(role("ps", kind="service", restart=restart(times=3, backoff_ns=0)), auto=False)
     talk.tell(ev.StoreOpened("ps/0", 1, 29500))
     talk.tell(ev.ReplicaStarted(r("ps/0"), 1))
     until(talk, 4)
@@ -189,8 +187,7 @@ def test_what_the_runs_cannot_tell_is_said():
 def test_steps_during_an_incident_of_another_role_do_not_count():
     """A step that waits for a server is no longer step: without the filter the mean would be 0.19 s."""
     ps = role("ps", kind="service", ready=Readiness("call"), restart=restart(times=3, backoff_ns=0))
-    talk = Talk(graph(ps, role("trainer", restart=restart(times=3, backoff_ns=0))))
-    talk.join("node0")
+    talk = joined(ps, role("trainer", restart=restart(times=3, backoff_ns=0)))
     at = work(talk, 2, 1, 50, 0.1)
     talk.auto = False
     fail(talk, at, "ps/0")

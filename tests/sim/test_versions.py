@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 
 from flowdist import Restart, Topology, Workload
-from flowdist.control.protocol.effects import Decided
 from flowdist.control.protocol.events import ReplicaAcknowledged, ReplicaPublished
-from flowdist.faults.grammar import Plan, parse_fault
 from flowdist.graph import RoleGraph
 from flowdist.record.journal import Record
-from flowdist.sim.simulation import SimResult, Simulation
 from flowdist.testing import graph_of
 from tests.proofs.judge.restart_rules import complaints
+from tests.sim.test_snapshots import texts
+from tests.sim.test_workload import run
 
 
 class Weights:
@@ -100,20 +99,11 @@ def rl(actor: Any = None, learner: Any = None, staleness: int = 10, timeout: str
     return graph_of(t)
 
 
-def run(graph: RoleGraph, *faults: str, seed: int = 0) -> SimResult:
-    return Simulation(graph, Plan(tuple(map(parse_fault, faults))), seed=seed).run()
-
-
-def told(result: SimResult) -> list[str]:
-    records = [line for line in result.lines if isinstance(line, Record)]
-    return [effect.text for line in records for effect in line.effects if isinstance(effect, Decided)]
-
-
 @pytest.mark.parametrize(("actor", "learner"), [(None, None), (Actor, Learner), (None, Learner)])
 def test_actors_get_ready_and_come_back_with_a_fresh_version(actor: Any, learner: Any) -> None:
     result = run(rl(actor, learner), "actor/0@55s", "actor/1@1m35s")
     assert result.job.outcome == "succeeded" and complaints(result.lines) == []
-    ready = [text for text in told(result) if ": ready with version " in text]
+    ready = [text for text in texts(result) if ": ready with version " in text]
     assert [text.partition(":")[0] for text in ready] == ["actor/0", "actor/1", "actor/0", "actor/1"]
     versions = [int(text.split("version ")[1].split()[0]) for text in ready]
     assert versions[0] == versions[1] == 0 and 30 <= versions[2] <= 60 and 70 <= versions[3] <= 100
@@ -122,10 +112,10 @@ def test_actors_get_ready_and_come_back_with_a_fresh_version(actor: Any, learner
 
 def test_an_actor_that_comes_back_with_old_weights_does_not_get_ready_and_fails() -> None:
     result = run(rl(LateActor, Learner, timeout="30s"), "actor/0@1m5s")
-    texts = told(result)
+    told = texts(result)
     refused = "actor/0 is not ready: it has version 30 of learner; the latest is 60, and max_staleness=10"
-    assert refused in texts and sum("actor/0: ready" in text for text in texts) == 1
-    assert any("actor/0 failed on node" in text and "not get ready within 30s" in text for text in texts)
+    assert refused in told and sum("actor/0: ready" in text for text in told) == 1
+    assert any("actor/0 failed on node" in text and "not get ready within 30s" in text for text in told)
     assert result.job.worlds["learner"].generation == 1
 
 

@@ -84,13 +84,14 @@ def _add(job: JobState, event: NodeJoined, known: Node | None) -> None:
         node.cordoned, node.cordon_cause = ("", "") if known.is_leaving else (known.cordoned, known.cordon_cause)
         for (replica, _), gpus in node.stuck.items():
             node.free = subtract(node.free, job.role_of(replica).need, gpus)
-    exclude_bad_gpus(node, event.bad_gpus)
+    node.bad_gpus = {gpu: reason for gpu, reason in event.bad_gpus if 0 <= gpu < node.spec.gpu}
+    node.free = without(node.free, tuple(node.bad_gpus))
     job.nodes[event.node] = node
     insort(job.usable, (place, event.node))
     update_free(job, event.node)
     reasons = ", ".join(dict.fromkeys(node.bad_gpus.values()))
-    without = f", without GPU {', '.join(map(str, node.bad_gpus))}: {reasons}" if node.bad_gpus else ""
-    job.note("node_joined", event.node, f"{event.node} joined{without}", "warning" if without else "info")
+    lacks = f", without GPU {', '.join(map(str, node.bad_gpus))}: {reasons}" if node.bad_gpus else ""
+    job.note("node_joined", event.node, f"{event.node} joined{lacks}", "warning" if lacks else "info")
 
 
 def warmed_up(job: JobState, name: NodeName) -> None:
@@ -273,12 +274,6 @@ def give_up_node(job: JobState, replica: Replica) -> None:
     failures = tuple(Failure(each.id, kind, cause, at_ns=job.now) for each, kind in kinds)
     job.facts.append(Loss(name, cause, failures, name))
     lose_copies(job, name, f"lost with {name}")
-
-
-def exclude_bad_gpus(node: Node, bad: tuple[tuple[int, str], ...]) -> None:
-    """Take the GPUs that a joining node reports as bad, if it has them, from its free capacity."""
-    node.bad_gpus = {gpu: reason for gpu, reason in bad if 0 <= gpu < node.spec.gpu}
-    node.free = without(node.free, tuple(node.bad_gpus))
 
 
 def lose_gpu(job: JobState, event: GpuFailed) -> None:

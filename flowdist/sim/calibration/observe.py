@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from flowdist.control.job.facts import Incident
 from flowdist.control.protocol import events as ev
-from flowdist.control.protocol.effects import AnswerCheckpoint, StartReplica, StopReplica
+from flowdist.control.protocol.effects import StartReplica, StopReplica
 from flowdist.control.protocol.ids import Activity, NodeName, ReplicaId, WorldName
 from flowdist.graph.role_graph import JobOptions
 from flowdist.record.journal import FaultLine, Header, Line, Record
@@ -281,9 +281,7 @@ class Observer:
 
     def _note_offer(self, event: ev.CheckpointOffered, line: Record) -> None:
         generation = self._of.get((event.replica, event.attempt))
-        if generation is None:
-            return
-        if any(isinstance(effect, AnswerCheckpoint) and effect.accepted for effect in line.effects):
+        if generation is not None and line.accepts:
             generation.offers.append((line.t_ns, event.step))
             self._saved[generation.world] = event.step
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 from fractions import Fraction
 
 from flowdist.control.protocol import events as ev
-from flowdist.control.protocol.effects import AnswerCheckpoint
 from flowdist.faults.grammar import Fault, Plan
 from flowdist.graph import RoleGraph, RoleSpec, WorkloadSpec, format_duration, parse_duration
 from flowdist.record.journal import FaultLine, Record
@@ -79,8 +78,7 @@ def _commits(result: SimResult, start: int, end: int) -> bool:
 
 def _is_commit(line: Record, roles: set[str]) -> bool:
     if isinstance(line.event, ev.CheckpointOffered):
-        accepted = any(isinstance(effect, AnswerCheckpoint) and effect.accepted for effect in line.effects)
-        return accepted and line.event.replica.role in roles
+        return line.accepts and line.event.replica.role in roles
     return isinstance(line.event, ev.ReplicaExited) and line.event.kind is None and line.event.replica.role in roles
 
 

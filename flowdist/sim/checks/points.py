@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from flowdist.control.job.state import JobState
-from flowdist.control.protocol.effects import AnswerCheckpoint, StartReplica
+from flowdist.control.protocol.effects import StartReplica
 from flowdist.control.protocol.events import CheckpointOffered
 from flowdist.control.protocol.ids import ReplicaId, WorldName
 from flowdist.faults.grammar import Fault
@@ -104,7 +104,7 @@ class Points:
     def hear(self, job: JobState, line: Record) -> None:
         """Note the points that a decision reaches, of which `job` is the state afterwards."""
         if type(line.event) is CheckpointOffered:
-            if not any(isinstance(effect, AnswerCheckpoint) and effect.accepted for effect in line.effects):
+            if not line.accepts:
                 self._see(STALE)
             return
         self._orders.hear(line)

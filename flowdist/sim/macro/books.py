@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 from flowdist.graph import WorkloadSpec
 from flowdist.record.accounts import BUCKETS, Bucket, productive_share
 from flowdist.sim.engine.network import LATENCY_NS
-from flowdist.sim.user_code.workload import EVEN, Steps
+from flowdist.sim.user_code.workload import EVEN, Steps, advanced, takes_ns
 
 ANSWER_NS = 2 * LATENCY_NS  # from the end of a checkpoint until its worker has the answer that it is accepted
 
@@ -122,8 +122,7 @@ class Books:
             return load.warmup_ns + position, 0, 0, 0
         ending = max(0, position - self._end_ns)
         position -= ending
-        cycles, rest = divmod(position, self._cycle_ns)
-        worked = cycles * load.checkpoint_every_ns + min(rest, load.checkpoint_every_ns)
+        worked = self._steps.worked(position)
         return load.warmup_ns, worked, position - worked, ending
 
     def halt(
@@ -231,25 +230,13 @@ class Change(NamedTuple):
         passed = time - self.since
         if self.pace is EVEN or self.pace == 1:  # the comparison of fractions is slow
             return self.base + passed
-        slow, even = self.pace.numerator, self.pace.denominator
-        base = self.base
-        if base < 0:  # rounded such that the warm-up ends at a whole ns
-            warms = -(base * slow // even)
-            if passed < warms:
-                return base + passed * even // slow
-            base, passed = 0, passed - warms
-        return base + passed * even // slow
+        return advanced(self.base, passed, self.pace, self.pace)
 
     def time_of(self, position: int) -> int:
         """Return when the position, which is not before `base` nor below 0, is reached, in ns, if nothing changes."""
         if self.pace is EVEN or self.pace == 1:
             return self.since + position - self.base
-        slow, even = self.pace.numerator, self.pace.denominator
-        at, base = self.since, self.base
-        if base < 0:
-            at -= base * slow // even
-            base = 0
-        return at - (base - position) * slow // even
+        return self.since + takes_ns(self.base, position, self.pace, self.pace)
 
 
 class Course:

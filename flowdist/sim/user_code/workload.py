@@ -57,13 +57,14 @@ class Steps(NamedTuple):
 
     def at(self, position: int) -> int:
         """Return how many steps of the task are done at a position; below 0 it is as many as at 0."""
-        return min(self.load.steps, self.first + self._worked(position) // self.ns)
+        return min(self.load.steps, self.first + self.worked(position) // self.ns)
 
     def begun_ns_at(self, position: int) -> int:
         """Return for how long (ns) the workers have been in the step that they do at a position; 0 after the last."""
-        return self._worked(position) % self.ns if self.at(position) < self.load.steps else 0
+        return self.worked(position) % self.ns if self.at(position) < self.load.steps else 0
 
-    def _worked(self, position: int) -> int:
+    def worked(self, position: int) -> int:
+        """Return the time of work (ns) up to a position, without what checkpoints block; 0 below 0."""
         load = self.load
         every_ns = load.checkpoint_every_ns
         cycles, rest = divmod(max(0, position), every_ns + load.blocking_ns)
@@ -103,6 +104,25 @@ def copy_ns(role: RoleSpec) -> int:
     if role.snapshots is None:
         return 0
     return role.procs * (role.snapshots.size or USUAL_SIZE) * SECOND // COPIED_BYTES // role.snapshots.every
+
+
+def advanced(base: int, passed: int, warm: Fraction, step: Fraction) -> int:
+    """Return the way of a world `passed` ns after it was `base`, which it covers by these factors slower than time.
+
+    The factor is `warm` below 0, where the world warms up, and `step` above.
+    """
+    if base < 0:  # rounded such that the warm-up ends at a whole ns
+        warms_ns = -(base * warm.numerator // warm.denominator)
+        if passed < warms_ns:
+            return base + passed * warm.denominator // warm.numerator
+        base, passed = 0, passed - warms_ns
+    return base + passed * step.denominator // step.numerator
+
+
+def takes_ns(base: int, way: int, warm: Fraction, step: Fraction) -> int:
+    """Return in how many ns a world gets from `base` to `way`: the inverse of `advanced`, rounded up."""
+    begun = min(way, 0) if base < 0 else base  # to where the world warms up
+    return -((base - begun) * warm.numerator // warm.denominator) - (begun - way) * step.numerator // step.denominator
 
 
 def _work_ns(role: RoleSpec) -> int:
@@ -158,7 +178,6 @@ class WorldModel:
     _since_ns: int = 0
     _base_ns: int = 0
     _waited_ns: int = 0  # how long this generation has waited for slow disks
-    _blocking_ns: int = 0  # `pace.workload.blocking_ns`, copied for speed
     _cycle_ns: int = 0  # `pace.workload.cycle_ns`, copied for speed
     _shares: dict[str, Fraction] = field(default_factory=dict)  # the part of a step in which each role works
     _kept: int = 0  # the step of the last generation up to which its steps do not count as lost
@@ -169,7 +188,7 @@ class WorldModel:
         self._shares = {self.pace.name: EVEN}
         for name, role in self.roles.items() if len(self.roles) > 1 else ():
             self._shares[name] = Fraction(_work_ns(role), _work_ns(self.pace))
-        self._blocking_ns, self._cycle_ns = load.blocking_ns, load.cycle_ns
+        self._cycle_ns = load.cycle_ns
         copied_ns = copy_ns(self.pace)
         self.steps = Steps(load, 0, load.step_ns + copied_ns, copied_ns)
 
@@ -309,15 +328,13 @@ class WorldModel:
         The copies of snapshots count as waiting for checkpoints. What slow members, stalls, a stop at an agreed step
         and `finishing_ns` add is in none of the three.
         """
-        load, position = self.pace.workload, self._position(now) - self.finishing_ns(now)
+        ending = self.finishing_ns(now)
+        position = self._position(now) - ending
         if position < 0:
             return self.warmup_ns + position, 0, 0
-        cycles, rest = divmod(position, self._cycle_ns)
-        checkpoint = cycles * self._blocking_ns + max(0, rest - load.checkpoint_every_ns)
-        waited = self._way(now) - self.finishing_ns(now) - position
-        work = position - checkpoint
+        work = self.steps.worked(position)
         copied = work * self.steps.copy_ns // self.steps.ns
-        return self.warmup_ns, work - copied, checkpoint + copied + waited
+        return self.warmup_ns, work - copied, self._way(now) - ending - work + copied
 
     def finishing_ns(self, now: int) -> int:
         """Return the nominal time, in ns, for which workers have been ending since the last step."""
@@ -454,16 +471,10 @@ class WorldModel:
         """Return the way at `now`, in ns, which may not be before the last change, `_since_ns` (see the class)."""
         if self.is_stalled or self.begun_ns is None:
             return self._base_ns
+        passed = now - self._since_ns
         if not (self.own or self.slow):
-            return self._base_ns + now - self._since_ns
-        warm, step = self._factors()
-        way, passed = self._base_ns, now - self._since_ns
-        if way < 0:
-            warms_ns = -(way * warm.numerator // warm.denominator)
-            if passed < warms_ns:
-                return way + passed * warm.denominator // warm.numerator
-            way, passed = 0, passed - warms_ns
-        return way + passed * step.denominator // step.numerator
+            return self._base_ns + passed
+        return advanced(self._base_ns, passed, *self._factors())
 
     def _position(self, now: int) -> int:
         """Return the position at `now` (ns), which stays at `_waits_at` while the workers wait for a slow disk."""
@@ -487,12 +498,7 @@ class WorldModel:
             return None
         if not (self.own or self.slow):
             return self._since_ns + way - self._base_ns
-        warm, step = self._factors()  # the inverse of `_way`, rounded up
-        base, at = self._base_ns, self._since_ns
-        if base < 0:
-            at -= (base - min(way, 0)) * warm.numerator // warm.denominator
-            base = min(way, 0)
-        return at - (base - way) * step.numerator // step.denominator
+        return self._since_ns + takes_ns(self._base_ns, way, *self._factors())
 
     def step_at(self, now: int) -> int:
         """Return how many steps of the task are done at `now`; before the work begins, those that a checkpoint has."""
