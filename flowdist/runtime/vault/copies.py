@@ -67,7 +67,7 @@ class Copies:
     async def is_intact(self, shard: Shard, copy: Copy) -> bool:
         """Return whether a copy has its digest still. One that is damaged is dropped, and the agent learns of it."""
         with self._memory.using(copy.block):
-            if await asyncio.to_thread(copy.block.digest) == copy.digest:
+            if await asyncio.to_thread(copy.block.digest, is_awaited=True) == copy.digest:
                 return True
         if self._held.get(shard) is copy:
             copy.block.is_reusable = False

@@ -14,10 +14,14 @@ import fcntl
 import mmap
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO
 
+PART_BYTES = 16 << 20  # of a shard, that one core computes a digest of
 SIZE_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+_cores = ThreadPoolExecutor(len(os.sched_getaffinity(0)), "digest")
 
 
 class NoRoom(Exception):
@@ -32,14 +36,13 @@ class Block:
         self.users = 1  # who has it, and each that reads or sends it now
         self.is_reusable = True  # False: a worker may have it mapped, or it was damaged; nothing is written there then
 
-    def digest(self) -> int:
-        """Return the CRC-32 of the content, which any single flipped bit changes, whatever the size.
+    def digest(self, *, is_awaited: bool = False) -> int:
+        """Return the `digest` of the content. If somebody waits for it, all cores compute it, else one: workers train.
 
-        It takes half the time of SHA-256 or BLAKE2, and no more is asked of it: shards come from workers of the same
-        job, over TLS where there is a token. The GIL is free meanwhile.
+        The GIL is free meanwhile.
         """
-        with mmap.mmap(self.file.fileno(), self.size, access=mmap.ACCESS_READ) as content:
-            return zlib.crc32(content)
+        with mmap.mmap(self.file.fileno(), self.size, access=mmap.ACCESS_READ) as content, memoryview(content) as view:
+            return digest(view, _cores.map if is_awaited else map)
 
     def fill(self) -> None:
         """Get the pages from the kernel; OSError if it has none."""
@@ -55,6 +58,16 @@ class Block:
             yield fd
         finally:
             os.close(fd)
+
+
+def digest(content: bytes | memoryview, each: Callable[..., Iterable[int]] = map) -> int:
+    """Return the CRC-32 of the CRC-32s of all parts, which any single flipped bit changes, whatever the size.
+
+    It takes half the time of SHA-256 or BLAKE2, and no more is asked of it: shards come from workers of the same job,
+    over TLS where there is a token. `each` maps a function to the parts.
+    """
+    parts = each(lambda start: zlib.crc32(content[start : start + PART_BYTES]), range(0, len(content), PART_BYTES))
+    return zlib.crc32(b"".join(part.to_bytes(4, "little") for part in parts))
 
 
 class Memory:

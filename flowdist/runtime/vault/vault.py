@@ -193,7 +193,7 @@ class Vault:
             block = await self._copies.take(offered.size)
             try:
                 await peers.receive(offered.reader, block)
-                if await asyncio.to_thread(block.digest) != offered.digest:
+                if await asyncio.to_thread(block.digest, is_awaited=True) != offered.digest:
                     raise peers.PeerFailed("what it has sent is damaged")
             except BaseException:
                 self._memory.free(block)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from flowdist.runtime.vault.limits import default_limit
-from flowdist.runtime.vault.memory import Memory, NoRoom
+from flowdist.runtime.vault.memory import PART_BYTES, Memory, NoRoom
 
 
 def run(job: Callable[[Memory], Awaitable[None]], limit: int, wait_s: float = 60.0) -> None:
@@ -165,3 +165,20 @@ def test_a_container_that_sees_another_path_than_its_own_has_the_limit_of_the_ro
 def test_a_group_over_its_limit_leaves_nothing(tmp_path: Path) -> None:
     groups = group("sys/fs/cgroup/job", str(GIB), 2 * GIB, "")
     assert default_limit(machine(tmp_path, groups, "0::/job\n")) == 0
+
+
+def test_a_digest_of_several_parts_is_the_same_on_one_core_and_on_all_and_tells_where_what_stands() -> None:
+    async def job(memory: Memory) -> None:
+        size = 2 * PART_BYTES + 4096
+        block = await memory.take(size)
+        digests = {block.digest()}
+        for start in (0, PART_BYTES - 4096, PART_BYTES, 2 * PART_BYTES - 4096, 2 * PART_BYTES):
+            for content in (b"x" * 4096, b"\0" * 4096):
+                block.file.seek(start)
+                block.file.write(content)
+                digests.add(block.digest(is_awaited=True))
+                assert block.digest() == block.digest(is_awaited=True)
+        assert len(digests) == 6
+        block.file.close()
+
+    run(job, 64 << 20)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import zlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import msgspec
 import pytest
 
 from flowdist.runtime.vault import peers
-from flowdist.runtime.vault.memory import Memory
+from flowdist.runtime.vault.memory import Memory, digest
 from flowdist.runtime.vault.messages import OF_PEER, Broken, Fetch, Go, Held, No, Shard, Store, Stored, about
 from flowdist.runtime.wire.dialing import dial, is_encrypted
 from flowdist.runtime.wire.endpoint import ControllerEndpoint
@@ -84,7 +83,7 @@ async def asked(streams: Streams, request: msgspec.Struct, content: bytes = b"")
 
 def test_a_copy_that_arrives_damaged_or_cut_is_not_held(tmp_path: Path) -> None:
     content = some_bytes(1)
-    offer = about(Store, SHARD, bytes=len(content), digest=zlib.crc32(content))
+    offer = about(Store, SHARD, bytes=len(content), digest=digest(content))
 
     async def send(vault: VaultProcess) -> None:
         async with dialed(vault) as streams:
@@ -104,7 +103,7 @@ def test_a_copy_that_arrives_damaged_or_cut_is_not_held(tmp_path: Path) -> None:
         asyncio.run(send(a))
         assert a.hear() == about(Broken, SHARD, why="it has no such copy")  # it was asked for
         held = a.hear()
-        assert isinstance(held, Held) and held.digest == zlib.crc32(content)
+        assert isinstance(held, Held) and held.digest == digest(content)
         assert a.get(SHARD) == content
 
 
