@@ -60,6 +60,7 @@ class Timesheet:
         self._numbered: dict[str, None] = {}  # of these, the roles that report the numbers of their steps
         self._on: dict[NodeName, dict[ReplicaId, None]] = {}  # replicas whose last start was on that node
         self._node: dict[ReplicaId, NodeName] = {}
+        self._still: dict[NodeName, list[ReplicaId]] = {}  # replicas with a worker that is stopped
         self._hit: dict[str, int] = {}  # when the last fault was injected, by its target
         self._outages = Outages(job)
         self._incarnations: dict[NodeName, int] = {}
@@ -165,6 +166,8 @@ class Timesheet:
                     self._save(self._work[self._job.replicas[event.replica].world], event.step, now)
             case ev.ReplicaExited() | ev.ReplicaStopped() | ev.ReplicaLeftStep():
                 self._note_left(event, now)
+            case ev.NodeStandsStill():
+                self._note_still(event, now)
             case _:
                 pass
 
@@ -449,6 +452,20 @@ class Timesheet:
         for segment in self._segments(self._outages.worlds_hit(self._replicas_hit(line))):
             if segment.marks:
                 segment.hold(line.t_ns)
+
+    def _note_still(self, event: ev.NodeStandsStill, now: int) -> None:
+        """Count no work of worlds that a stopped worker may keep from work, until a step shows how much they did."""
+        there = self._on.get(event.node, {})
+        stopped = [replica for replica in event.workers if replica in there]
+        for segment in self._segments(self._outages.worlds_hit(stopped)):
+            if segment.marks:
+                segment.hold(0)  # since the last report: the node tells a little later
+        for replica in stopped:
+            self._accounts.stand_still(replica, now)
+        for replica in self._still.get(event.node, ()):
+            if replica in there and replica not in stopped:
+                self._accounts.serve_again(replica, now)
+        self._still[event.node] = stopped
 
     def _stop_services(self, now: int) -> None:
         """Count services as stalled since a fault has stopped them, and as productive since they went on."""

@@ -8,7 +8,7 @@ from flowdist.control.protocol import events as ev
 from flowdist.control.protocol.ids import ReplicaId
 from flowdist.graph import Gate, RoleGraph
 from flowdist.record.accounts import goodput_of
-from tests.control.harness import Talk, graph, restart, role
+from tests.control.harness import Talk, graph, r, restart, role
 from tests.record.sheets import count, fail, finish, read, revive, save, seconds, stall, step, until
 
 GATE = Gate("ps", "started", "reconnect")
@@ -159,6 +159,23 @@ def test_a_fault_that_ends_nobody_is_seen_by_the_next_step(target: str):
     finish(talk, 22, "trainer/0")
     assert seconds(read(talk, (10.5, target))) == pytest.approx({"productive": 13, "stalled": 9})
     assert seconds(read(talk, (10.5, "trainer/7"))) == {"productive": 22}
+
+
+@pytest.mark.parametrize("name", ["ps/0", "trainer/0"])
+def test_while_a_worker_is_stopped_its_world_and_who_needs_it_do_no_work(name: str):
+    """A debugger, or SIGSTOP. The node says so a little later, and the next step shows since when."""
+    talk = clients()
+    steps(talk, 1, 10, 1)
+    until(talk, 12)
+    talk.tell(ev.NodeStandsStill("node0", workers=(r(name),)))
+    until(talk, 60)
+    talk.tell(ev.NodeStandsStill("node0"))
+    assert seconds(read(talk)) == {"productive": 10, "stalled": 50}
+    steps(talk, 11, 20, 61)
+    finish(talk, 70, "trainer/0")
+    assert seconds(read(talk)) == pytest.approx({"productive": 20, "stalled": 50})
+    stalled = {"productive": 22, "stalled": 48} if name == "ps/0" else {"productive": 70}
+    assert seconds(read(talk), "ps") == stalled
 
 
 def test_a_server_that_is_not_wanted_any_more_is_waited_for_by_nobody():
