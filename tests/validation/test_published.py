@@ -97,7 +97,7 @@ def test_another_simulated_value_is_no_agreement(monkeypatch: pytest.MonkeyPatch
         cycles, rest = divmod(spent, cycle)
         return cycles - 1, rest + cycle
 
-    monkeypatch.setattr("flowdist.sim.macro.books.divmod", forgetful, raising=False)
+    monkeypatch.setattr("flowdist.sim.user_code.workload.divmod", forgetful, raising=False)
     assert judge(row).verdict == "differs"
 
 
