@@ -349,11 +349,17 @@ def _other_values(clean: Step, step: Step) -> dict[str, tuple[str, str]]:
 
 
 def _in_words(values: dict[str, tuple[str, str]]) -> str:
-    words = [
-        f"{name} ({now[1:]}, not {then[1:]})" if now[0] == then[0] == "=" else name
-        for name, (now, then) in values.items()
-    ]
+    words = []
+    for name, (now, then) in values.items():
+        is_number = now[0] == then[0] == "="
+        words.append(f"{name} ({_short(now, then)}, not {_short(then, now)})" if is_number else name)
     return f"; other values: {', '.join(words[:SHOWN])}" if words else ""
+
+
+def _short(number: str, other: str) -> str:
+    """Return a number, `=0.5`, with six digits, unless the other one has the same."""
+    short, other_short = (f"{float(each[1:]):.6g}" if "." in each else each[1:] for each in (number, other))
+    return short if short != other_short else number[1:]
 
 
 def _named(

@@ -194,6 +194,10 @@ def test_variables_that_differ_are_named_where_nothing_else_is() -> None:
     (finding,) = findings(script, run, POINT, ends)
     assert finding.text == "ckpt/12.pt: ['best'] differs at the end; other values: good (0, not 8), recent"
     assert findings(script, run, POINT, NOTHING) == []
+    for then, text in (("0.3333333333333333", "0.5, not 0.333333"), ("0.5000000001", "0.5, not 0.5000000001")):
+        script, run = with_variables([{"rate": f"={then}"}] * STEPS, variables={"rate": "=0.5"})
+        (finding,) = findings(script, run, POINT, ends)
+        assert finding.text == f"ckpt/12.pt: ['best'] differs at the end; other values: rate ({text})"
     script, run = with_variables([{"good": f"={at}"} for at in range(STEPS)], variables={"good": "=3"}, losses=["7.0"])
     (finding,) = findings(script, run, POINT, NOTHING)
     assert finding.kind == "losses" and finding.text.endswith("; other values: good (3, not 8)")

@@ -300,4 +300,4 @@ def test_what_is_sharded_over_the_ranks_is_refused_with_what_to_do(tmp_path: Pat
         "zero | zero, a ZeroRedundancyOptimizer",
     ]
     assert late.startswith("ElasticState(late=...) cannot hold late, a DTensor: its shards are on all ranks")
-    assert "save with torch.distributed.checkpoint, publish by worker.commit(), and load what worker.latest()" in late
+    assert "Build it in the function that elastic() calls, keep it with worker.snapshot() in a role with" in late
