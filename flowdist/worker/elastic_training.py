@@ -115,6 +115,7 @@ class _Generations:
         self._has_next = threading.Event()  # the agent has sent the environment of the next generation
         self._env: dict[str, str] = {}
         self._other_sockets: set[str] = set()  # sockets that were open before the group was made
+        self._held: dict[str, socket.socket] = {}  # connections of the group that is left, by name
         self._socket: socket.socket | None = None
         if is_managed():
             connection = socket.socket(socket.AF_UNIX)
@@ -169,6 +170,7 @@ class _Generations:
         import torch.distributed as dist  # heavy: workers without elastic() import this module, too
 
         if dist.is_initialized():
+            self._end_reading()
             with contextlib.suppress(RuntimeError, ValueError):  # the group is broken, and its error is known
                 if process_groups.is_nccl():
                     dist.distributed_c10d._abort_process_group()
@@ -184,6 +186,7 @@ class _Generations:
         It takes over the new environment variables, writes to the new logs, and identifies itself to the agent anew.
         """
         self._has_next.wait()
+        self._let_go()
         before = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
         os.environ.update(self._env)
         _move_output(Path(before).parent, Path(os.environ.get("TORCHELASTIC_ERROR_FILE", "")).parent)
@@ -200,6 +203,7 @@ class _Generations:
         No socket of this process is shut down afterwards.
         """
         self._end_breaking()
+        self._let_go()
         self._send({"elastic": False})
         if self._socket is not None:
             with contextlib.suppress(OSError):
@@ -234,10 +238,28 @@ class _Generations:
             if process_groups.is_nccl():
                 for group in list(sys.modules["torch.distributed"].distributed_c10d._world.pg_names):
                     group.abort()
-            with self._breaking:
-                if not self._has_left.is_set():
-                    _shut_down(self._other_sockets)
+            self._end_reading()
             self._has_left.wait(POLL_S)
+
+    def _end_reading(self) -> None:
+        """Have the TCP connections of the group yield what has arrived, and then their end.
+
+        The other direction stays open, and so do the connections, when the group has closed them, until the next
+        generation: gloo forgets what waits for a write that fails (`Pair::write` and `Pair::signalException` in its
+        `transport/tcp/pair.cc`), and a peer that still sends would wait until the timeout of its group.
+        """
+        with self._breaking:
+            for name, fd in () if self._has_left.is_set() else _sockets().items():
+                if name not in self._other_sockets and name not in self._held:
+                    with contextlib.suppress(OSError):
+                        self._held[name] = _connection(fd)
+                        self._held[name].shutdown(socket.SHUT_RD)
+
+    def _let_go(self) -> None:
+        """Close the connections of the group that all have left."""
+        for connection in self._held.values():
+            connection.close()
+        self._held.clear()
 
     def _end_breaking(self) -> None:
         """Have the other thread shut down no more sockets: those that are made from now on are not of the group."""
@@ -263,14 +285,17 @@ def _sockets() -> dict[str, int]:
     return found
 
 
-def _shut_down(other_sockets: set[str]) -> None:
-    """Shut down the TCP connections of the process group: those that are not among the other sockets."""
-    for name, fd in _sockets().items():
-        if name not in other_sockets:
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as connection:
-                if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM:
-                    connection.getpeername()  # raises for a listening socket, whose shutdown makes gloo abort
-                    connection.shutdown(socket.SHUT_RDWR)
+def _connection(fd: int) -> socket.socket:
+    """Return another descriptor of the TCP connection; raise OSError if it is none."""
+    connection = socket.socket(fileno=os.dup(fd))
+    try:
+        if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.type != socket.SOCK_STREAM:
+            raise OSError
+        connection.getpeername()  # raises for a listening socket, whose shutdown makes gloo abort
+    except OSError:
+        connection.close()
+        raise
+    return connection
 
 
 def _move_output(before: Path, after: Path) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -203,6 +206,19 @@ def test_a_group_that_is_there_already_is_refused_before_the_agent_hears_anythin
     with pytest.raises(RuntimeError, match="makes the process group itself"):
         worker.elastic(lambda state: None, worker.ElasticState(step=0))
     assert managed.links == []
+
+
+def test_ranks_that_leave_a_collective_at_once_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    """Gloo forgets what waits for a write that fails: one of three ranks waited for ever, in one of ten times."""
+    with contextlib.ExitStack() as running:
+        ranks = []
+        for rank in range(3):
+            command = [sys.executable, "-m", "tests.worker.leaving_ranks", str(rank), "3", "30", str(tmp_path)]
+            ranks.append(running.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True)))
+            running.callback(ranks[-1].kill)
+        for process in ranks:
+            output, _ = process.communicate(timeout=60)
+            assert (process.returncode, output.split()) == (0, [str(turn) for turn in range(30)])
 
 
 def test_output_goes_on_in_the_log_of_the_attempt(tmp_path: Path) -> None:
