@@ -30,10 +30,14 @@ class Queue:
 
     def __init__(self, watched: Watched, points: Iterable[Point], longest: int = LONGEST) -> None:
         self.left = deque(points)
-        self._names = {point.name for point in self.left}
+        self._places = {point.name: place for place, point in enumerate(self.left)}
         self._watched, self._bound, self._length = watched, longest, 1
         self._suspects: list[tuple[list[Point], set[str]]] = []  # chains that have shown something, and of which kinds
         self._known = set[str]()  # kinds of what single points have shown
+
+    def place(self, point: Point) -> int:
+        """Return the place of a point in the order that was given; one that is joined from a chain comes last."""
+        return self._places.get(point.name, len(self._places))
 
     def take(self) -> list[Point]:
         """Return the points of the next run, in the order in which they come there; none if all are played.
@@ -63,7 +67,7 @@ class Queue:
         self.left.extendleft(reversed(chain[played:]))
         if len(chain) == 1:
             self._known |= shown
-        elif shown and joined(chain).name not in self._names:
+        elif shown and joined(chain).name not in self._places:
             self._suspects.append((chain, shown))
         if not played:
             self._bound = max(1, self._bound // 2)

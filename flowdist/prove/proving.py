@@ -311,8 +311,7 @@ class Prover:
             finally:
                 proof.skipped = len(queue.left)
                 is_on = False  # if it is interrupted, or a lane fails, the others end with the points that they play
-        order = {point.name: nth for nth, point in enumerate(chosen)}
-        proof.tried.sort(key=lambda tried: order[tried.point.name])  # not as the lanes were done with them
+        proof.tried.sort(key=lambda tried: queue.place(tried.point))  # not as the lanes were done with them
         proof.seconds += time.monotonic() - began
 
     def _played(

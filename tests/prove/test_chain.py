@@ -66,7 +66,9 @@ def test_a_chain_that_shows_what_no_kill_shows_alone_is_played_as_one_point() ->
         rest = [queue.take() for _ in chain]
         for each in rest:
             queue.note(each, 1, set())
-        assert [point.name for point in queue.take()] == last
+        joined = queue.take()
+        assert [point.name for point in joined] == last
+        assert [queue.place(point) for point in (*joined, *ALL[:3])] == [3] * len(last) + [0, 1, 2]
 
 
 def _numbers(point: Point) -> list[int]:
